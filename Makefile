@@ -1,0 +1,50 @@
+# make demo   train small models on a made-up corpus and print a table
+# make test   all tests
+# make lint   ruff and mypy
+# make setup  only the environment, in .venv; the others call it when it is missing or out of date
+#
+# PYTHON=python3.12 make ...  chooses the Python for a new .venv (3.9 or newer)
+# ARGS="-k doctor" make test  passes arguments on to pytest, or to kerbs-demo
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ARGS ?=
+
+.PHONY: help setup test demo lint clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile
+
+setup: $(READY)
+
+# torch first, alone and pinned: anything that asks for an unpinned torch would fetch gigabytes of another build.
+# fairseq without its dependencies: its metadata demands an omegaconf that newer versions of pip refuse.
+$(READY): setup.py pyproject.toml requirements/pinned.txt requirements/dev.txt boot/* build_support/*
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || \
+	  { echo "make: kerbs_fairseq needs Python 3.9 or newer; '$(PYTHON)' is missing or older: PYTHON=/path/to/python3 make" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "make: '$(PYTHON)' cannot make virtual environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "Setting up $(VENV): about two minutes, once."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet torch==2.13.0
+	$(PIP) install --quiet --no-warn-conflicts --constraint requirements/pinned.txt \
+	  --editable . --requirement requirements/dev.txt
+	$(PIP) install --quiet --no-deps fairseq==0.12.2
+	@touch $@
+
+test: $(READY)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+demo: $(READY)
+	@$(BIN)/kerbs-demo $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis

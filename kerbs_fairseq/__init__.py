@@ -1,0 +1,23 @@
+"""kerbs_fairseq: fairseq decoders with a Kernelized Bayesian Softmax (KerBS) in place of the softmax.
+
+``fairseq-train ... --user-dir kerbs_fairseq`` imports this package, and so does ``import kerbs_fairseq`` in a program:
+both mend what is broken in the installed fairseq and register everything that the plugin adds.
+
+Where fairseq cannot be used the reason is kept in ``plugin_fault``. The mathematics and the modules, which need torch
+alone, stay importable all the same, and so does ``kerbs-doctor``.
+"""
+
+import sys
+
+from kerbs_fairseq import requirements
+
+__version__ = "0.1.0"
+
+plugin_fault = requirements.fault()
+
+if plugin_fault is None:
+    from kerbs_fairseq.glue import plugin as plugin  # registers by being imported
+elif "fairseq" in sys.modules:  # fairseq is importing us, through --user-dir: going on would only fail later
+    requirements.stop(plugin_fault)
+else:
+    requirements.warn(plugin_fault)

@@ -1,0 +1,216 @@
+"""``kerbs-demo``: make the demo corpus, train small models on it with fairseq's own commands, and print one table.
+
+Every command is shown as it is run, so that it can be repeated by hand; what it prints goes to a log file.
+"""
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Optional
+
+from kerbs_fairseq import __version__
+from kerbs_fairseq.demo.write import write_corpus
+from kerbs_fairseq.tools import commands
+
+MARK = "kerbs-demo.json"  # says that a folder was written by this command, and may be replaced by it
+
+
+@dataclass(frozen=True)
+class Model:
+    """One row of the table: a fairseq architecture with its options, and how long it is trained."""
+
+    name: str
+    epochs: int
+    options: str
+
+
+OPTIMISATION = (
+    "--optimizer adam --lr-scheduler inverse_sqrt --warmup-updates 100 --dropout 0.1 --criterion cross_entropy"
+)
+
+MODELS = (
+    Model(
+        "transformer",
+        10,
+        "--arch transformer_iwslt_de_en --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 96 "
+        "--decoder-embed-dim 96 --encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 2000",
+    ),
+    Model(
+        "lstm",
+        12,
+        "--arch lstm --encoder-bidirectional --encoder-embed-dim 96 --decoder-embed-dim 96 --decoder-out-embed-dim 96 "
+        "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 5e-3 --max-tokens 1000",
+    ),
+)
+
+
+@dataclass
+class Result:
+    """What the table shows of a model."""
+
+    model: str
+    parameters: int = 0
+    valid_ppl: float = float("inf")
+    bleu: float = 0.0
+    seconds: float = 0.0
+    signature: str = ""
+
+
+class TrainingWatch:
+    """Reads the lines of ``fairseq-train --log-format json``: fills in the result and shows progress."""
+
+    def __init__(self, result: Result, epochs: int) -> None:
+        self.result, self.epochs, self.start = result, epochs, time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        """Take one line of the log."""
+        shared = re.search(r"num\. shared model params: ([\d,]+)", line)
+        if shared:
+            self.result.parameters = int(shared[1].replace(",", ""))
+        valid = re.search(r"\| valid \| (\{.*\})", line)
+        if valid:
+            values = json.loads(valid[1])
+            ppl = float(values["valid_ppl"])
+            self.result.valid_ppl = min(self.result.valid_ppl, ppl)
+            passed = time.monotonic() - self.start
+            left = passed / values["epoch"] * (self.epochs - values["epoch"])
+            say(f"  epoch {values['epoch']:2}/{self.epochs}  valid ppl {ppl:8.2f}  {passed:4.0f} s, {left:.0f} s to go")
+
+
+def say(text: str) -> None:
+    """Print at once, also into a pipe."""
+    print(text, flush=True)
+
+
+def show(command: list[str]) -> list[str]:
+    """Print a command as one would type it."""
+    say(f"$ {shlex.join(command)}")
+    return command
+
+
+def preprocess(folder: Path) -> None:
+    """From text to fairseq's binary format."""
+    text = folder / "corpus" / "parallel"
+    command = ["fairseq-preprocess", "--source-lang", "src", "--target-lang", "tgt", "--workers", "2"]
+    for split in ("train", "valid", "test"):
+        command += [f"--{split}pref", str(text / split)]
+    commands.run(show([*command, "--destdir", str(folder / "data")]), folder / "preprocess.log")
+
+
+def train(folder: Path, model: Model, epochs: int, seed: int) -> Result:
+    """Train one model; its parameters, best validation perplexity and time."""
+    result = Result(model.name)
+    save = folder / model.name
+    command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir(), *model.options.split()]
+    command += [*OPTIMISATION.split(), "--max-epoch", str(epochs), "--seed", str(seed), "--save-dir", str(save)]
+    command += ["--no-epoch-checkpoints", "--log-format", "json"]
+    commands.run(show(command), save / "train.log", TrainingWatch(result, epochs))
+    return result
+
+
+def translate(folder: Path, model: Model) -> tuple[list[str], list[str]]:
+    """Beam search over the test set: (hypotheses, references)."""
+    save = folder / model.name
+    command = ["fairseq-generate", str(folder / "data"), "--user-dir", commands.user_dir(), "--gen-subset", "test"]
+    command += ["--beam", "5", "--path", str(save / "checkpoint_best.pt"), "--batch-size", "100", "--no-progress-bar"]
+    log = save / "generate-test.txt"
+    commands.run(show(command), log)
+    hypotheses: dict[int, str] = {}
+    references: dict[int, str] = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        kind = re.match(r"([HT])-(\d+)\t", line)
+        if kind:
+            table = hypotheses if kind[1] == "H" else references
+            table[int(kind[2])] = line.split("\t")[-1]
+    order = sorted(references)
+    return [hypotheses[i] for i in order], [references[i] for i in order]
+
+
+def score(result: Result, hypotheses: list[str], references: list[str]) -> None:
+    """BLEU by sacrebleu, with its signature."""
+    from sacrebleu.metrics import BLEU
+
+    metric = BLEU(tokenize="none", force=True)  # the words of the demo are tokens already
+    result.bleu = metric.corpus_score(hypotheses, [references]).score
+    result.signature = str(metric.get_signature())
+
+
+def table(results: list[Result]) -> str:
+    """The results as text."""
+    rows = [("model", "parameters", "valid ppl", "BLEU", "seconds")]
+    rows += [(r.model, f"{r.parameters:,}", f"{r.valid_ppl:.2f}", f"{r.bleu:.1f}", f"{r.seconds:.0f}") for r in results]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(f"{c:<{w}}" if i == 0 else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))) for r in rows]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def demo(folder: Path, models: list[Model], epochs: Optional[int], seed: int) -> None:
+    """The whole demo, into ``folder``."""
+    start = time.monotonic()
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / MARK).write_text(json.dumps({"version": __version__, "seed": seed}) + "\n")
+    say(f"1. A corpus with known senses: {folder / 'corpus'}")
+    show(["kerbs-demo-corpus", str(folder / "corpus"), "--seed", str(seed)])
+    write_corpus(folder / "corpus", seed)
+    say("\n2. Binary files for fairseq")
+    preprocess(folder)
+    results = []
+    for number, model in enumerate(models, 3):
+        say(f"\n{number}. {model.name}: train, translate the test set with beam 5, score")
+        began = time.monotonic()
+        result = train(folder, model, epochs or model.epochs, seed)
+        score(result, *translate(folder, model))
+        result.seconds = time.monotonic() - began
+        results.append(result)
+        say(f"  BLEU {result.bleu:.1f}")
+    (folder / "results.json").write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")
+    say(f"\n{table(results)}\n")
+    say("ppl: 2^loss per target word, lower is better, best epoch. seconds: training, translation and start-up.")
+    say(f"BLEU signature: {results[0].signature}")
+    say(f"Files: {folder} (corpus/truth.tsv lists the senses; results.json; a folder with logs for each model)")
+    say(f"Done in {time.monotonic() - start:.0f} s.")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    names = [model.name for model in MODELS]
+    result = argparse.ArgumentParser(
+        prog="kerbs-demo",
+        description="Train small translation models on a made-up corpus with known senses and print one table.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    result.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for all files; an earlier demo goes")
+    result.add_argument("--models", nargs="+", choices=names, default=names, help="which rows of the table")
+    result.add_argument("--epochs", type=int, help="the same number for all models, instead of each one's own")
+    result.add_argument("--seed", type=int, default=1, help="for the corpus and the training")
+    return result
+
+
+def main(argv: Optional[list[str]] = None) -> None:
+    """Run the command."""
+    args = parser().parse_args(argv)
+    if args.epochs is not None and args.epochs < 1:
+        sys.exit("kerbs-demo: --epochs must be at least 1")
+    if args.out.exists() and not (args.out / MARK).is_file():
+        sys.exit(f"kerbs-demo: {args.out} is there already and was not written by this command: choose another --out")
+    try:
+        demo(args.out, [model for model in MODELS if model.name in args.models], args.epochs, args.seed)
+    except commands.CommandFailed as error:
+        sys.exit(f"kerbs-demo: {error}")
+    except OSError as error:
+        sys.exit(f"kerbs-demo: cannot write {args.out}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        sys.exit(f"\nkerbs-demo: stopped; what is finished is in {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""The demo world: from the lexicon, a grammar and a seed to sentences whose every token has a known sense.
+
+A sentence speaks of one topic. The target language puts determiner and adjective before the noun, the auxiliary
+before the verb and the object behind it. The source language puts the verb last and adjectives behind the noun, has
+postpositions for prepositions, and no determiners: which one the target takes is a habit of the noun's sense, so no
+model can be certain of it. A source word stands for one *sense*, so a target word with four senses has four source
+words; and one source word in eight or so stands for two senses of different topics, so that only the rest of the
+sentence says which target word is meant.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Optional
+
+from kerbs_fairseq.demo import lexicon
+
+PARTS = ("noun", "verb", "adjective")
+WORDS_PER_SENTENCE = (4, 15)
+WIDE_SHARE = 0.2  # of the content words
+NARROW_SHARE = 0.12  # of the noun phrases
+SHARED_SOURCE_SHARE = 0.3  # of the one-topic words: half of them take the source word of the other half
+DETERMINER_SHARES = (0.75, 0.15, 0.07, 0.03)  # of the determiners of a noun, the most liked first
+ZIPF = 0.9  # the r-th word of a list is drawn in proportion to 1 / r^ZIPF
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One sense of a target word: the unit that sentences are made of."""
+
+    word: str
+    sense: int  # 0, 1, ... among the senses of the word
+    part: str
+    topic: str  # "" for words of every topic and grammar words
+    gloss: str
+    source: str
+    range: str  # narrow | topic | wide | grammar
+
+    @property
+    def tag(self) -> str:
+        """The name of the sense in the sense files: the word and the number of the sense."""
+        return f"{self.word}.{self.sense}"
+
+
+class Sentence(NamedTuple):
+    """A sentence pair and its truth: the entries of the target words, in target order."""
+
+    source: tuple[str, ...]
+    target: tuple[Entry, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The target words."""
+        return tuple(entry.word for entry in self.target)
+
+
+@dataclass
+class NounPhrase:
+    """Determiner, adjective (or none) and noun."""
+
+    determiner: Entry
+    adjective: Optional[Entry]
+    noun: Entry
+
+    def target(self) -> list[Entry]:
+        """In target order."""
+        return [entry for entry in (self.determiner, self.adjective, self.noun) if entry is not None]
+
+    def source(self) -> list[str]:
+        """In source order: noun and adjective, and no determiner."""
+        return [e.source for e in (self.noun, self.adjective) if e is not None]
+
+
+@dataclass
+class World:
+    """All senses of the world and the habits of their use; the same for the same ``seed``."""
+
+    seed: int = 1
+    entries: list[Entry] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(f"kerbs world {self.seed}")
+        self._new_sources = self._source_words()
+        self._grammar: dict[str, list[Entry]] = {}
+        self._wide: dict[str, list[Entry]] = {}
+        self._topic: dict[tuple[str, str], list[Entry]] = {}
+        self._narrow: dict[str, tuple[Entry, Entry]] = {}
+        self._build_entries()
+        # What a verb is said of: each verb has its own favourites among the nouns of its topic, and each noun among
+        # the adjectives, so that the words already said tell much about the words to come.
+        self._favourites: dict[tuple[Entry, str], list[Entry]] = {}
+
+    # --- vocabulary ---------------------------------------------------------------------------------------------------
+
+    def _source_words(self) -> Iterator[str]:
+        """Made-up words of two syllables, in random order, none of them a target word."""
+        syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+        english = {word for words in all_target_words() for word in words}
+        made_up = ["".join(pair) for pair in itertools.product(syllables, repeat=2)]
+        made_up = [word for word in made_up if word not in english]
+        self._random.shuffle(made_up)
+        return iter(made_up)
+
+    def _entry(self, word: str, part: str, topic: str, range_: str, gloss: str = "", sense: int = 0) -> Entry:
+        return Entry(word, sense, part, topic, gloss or word, next(self._new_sources), range_)
+
+    def _build_entries(self) -> None:
+        for part, words in (
+            ("determiner", lexicon.DETERMINERS),
+            ("auxiliary", lexicon.AUXILIARIES),
+            ("preposition", lexicon.PREPOSITIONS),
+            ("time", lexicon.TIMES),
+            ("conjunction", [lexicon.AND]),
+        ):
+            self._grammar[part] = [self._entry(word, part, "", "grammar") for word in words]
+        for part, words_of_part in zip(PARTS, lexicon.WIDE):
+            self._wide[part] = [self._entry(word, part, "", "wide") for word in words_of_part.split()]
+        for topic, lists in lexicon.TOPICS.items():
+            for part, words_of_part in zip(PARTS, lists):
+                self._topic[topic, part] = [self._entry(w, part, topic, "topic") for w in words_of_part.split()]
+        for word, senses in lexicon.HOMONYMS.items():
+            for number, (topic, part, gloss) in enumerate(senses):
+                pool = self._topic[topic, part]
+                # a place among the more frequent half, so that every sense is seen often enough to be learned
+                place = self._random.randrange(len(pool) // 2 + 1)
+                pool.insert(place, self._entry(word, part, topic, "topic", gloss, number))
+        for adjective, noun, topic in lexicon.NARROW:
+            pair = [self._entry(w, p, topic, "narrow") for w, p in ((adjective, "adjective"), (noun, "noun"))]
+            self._narrow[topic] = (pair[0], pair[1])
+        self._share_source_words()
+        self.entries = sorted(
+            itertools.chain(
+                *self._grammar.values(), *self._wide.values(), *self._topic.values(), *self._narrow.values()
+            ),
+            key=lambda entry: (entry.word, entry.sense),
+        )
+
+    def _share_source_words(self) -> None:
+        """Give some pairs of senses, equal in part of speech but not in topic, one source word."""
+        for part in PARTS:
+            places = [(key, i) for key in self._topic if key[1] == part for i in range(len(self._topic[key]))]
+            self._random.shuffle(places)
+            places = places[: int(SHARED_SOURCE_SHARE * len(places))]
+            for (key_a, i), (key_b, j) in zip(places[0::2], places[1::2]):
+                a, b = self._topic[key_a][i], self._topic[key_b][j]
+                if a.topic != b.topic and a.word != b.word:
+                    self._topic[key_b][j] = Entry(b.word, b.sense, b.part, b.topic, b.gloss, a.source, b.range)
+
+    # --- sentences ----------------------------------------------------------------------------------------------------
+
+    def _zipf(self, rng: random.Random, pool: list[Entry]) -> Entry:
+        return rng.choices(pool, [1 / (rank + 1) ** ZIPF for rank in range(len(pool))])[0]
+
+    def _content(self, rng: random.Random, topic: str, part: str, near: Optional[Entry] = None) -> Entry:
+        """A content word of ``topic``, one that ``near`` likes to have with it."""
+        if rng.random() < WIDE_SHARE:
+            return self._zipf(rng, self._wide[part])
+        pool = self._topic[topic, part]
+        if near is not None and near.topic:
+            pool = self._liked(near, part, pool)
+        return self._zipf(rng, pool)
+
+    def _liked(self, near: Entry, part: str, pool: list[Entry]) -> list[Entry]:
+        """The words of ``pool`` in the order in which ``near`` likes them: its own order, always the same."""
+        key = (near, part)
+        if key not in self._favourites:
+            taste = random.Random(f"{self.seed} {near.tag} {part}")
+            weights = [1 / (rank + 1) ** (ZIPF / 2) for rank in range(len(pool))]
+            order = sorted(range(len(pool)), key=lambda i: taste.random() ** (1 / weights[i]), reverse=True)
+            self._favourites[key] = [pool[i] for i in order]
+        return self._favourites[key]
+
+    def _noun_phrase(self, rng: random.Random, topic: str, near: Optional[Entry] = None) -> NounPhrase:
+        adjective: Optional[Entry] = None
+        if rng.random() < NARROW_SHARE:
+            adjective, noun = self._narrow[topic]
+        else:
+            noun = self._content(rng, topic, "noun", near)
+            if rng.random() < 0.45:
+                adjective = self._content(rng, topic, "adjective", noun)
+        determiners = self._liked(noun, "determiner", self._grammar["determiner"])
+        return NounPhrase(rng.choices(determiners, DETERMINER_SHARES)[0], adjective, noun)
+
+    def _clause(self, rng: random.Random, topic: str) -> tuple[list[str], list[Entry]]:
+        """One clause as (source words, target entries)."""
+        verb = self._content(rng, topic, "verb")
+        auxiliary = self._zipf(rng, self._grammar["auxiliary"])
+        subject = self._noun_phrase(rng, topic, verb)
+        target = [*subject.target(), auxiliary, verb]
+        middle: list[str] = []
+        if rng.random() < 0.8:
+            thing = self._noun_phrase(rng, topic, verb)
+            target += thing.target()
+            middle += thing.source()
+        if rng.random() < 0.4:
+            preposition = self._zipf(rng, self._grammar["preposition"])
+            place = self._noun_phrase(rng, topic)
+            target += [preposition, *place.target()]
+            middle = [*place.source(), preposition.source, *middle]
+        return [*subject.source(), *middle, verb.source, auxiliary.source], target
+
+    def sentence(self, rng: random.Random) -> Sentence:
+        """Draw one sentence; ``rng`` is the only source of chance."""
+        topics = list(lexicon.TOPICS)
+        while True:
+            topic = rng.choices(topics, [1 / (rank + 1) ** (ZIPF / 2) for rank in range(len(topics))])[0]
+            source, target = self._clause(rng, topic)
+            if rng.random() < 0.25:
+                more_source, more_target = self._clause(rng, topic)
+                conjunction = self._grammar["conjunction"][0]
+                source, target = [*source, conjunction.source, *more_source], [*target, conjunction, *more_target]
+            if rng.random() < 0.3:
+                time = self._zipf(rng, self._grammar["time"])
+                source, target = [time.source, *source], [*target, time]
+            if WORDS_PER_SENTENCE[0] <= len(target) <= WORDS_PER_SENTENCE[1]:
+                return Sentence(tuple(source), tuple(target))
+
+
+def all_target_words() -> list[list[str]]:
+    """The target words of the lexicon, list by list; a homonym stands once."""
+    lists = [text.split() for topic in (*lexicon.TOPICS.values(), lexicon.WIDE) for text in topic]
+    narrow = [word for adjective, noun, _ in lexicon.NARROW for word in (adjective, noun)]
+    grammar = [*lexicon.DETERMINERS, *lexicon.AUXILIARIES, *lexicon.PREPOSITIONS, *lexicon.TIMES, lexicon.AND]
+    return [*lists, list(lexicon.HOMONYMS), narrow, grammar]

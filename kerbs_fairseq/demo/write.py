@@ -1,0 +1,173 @@
+"""``kerbs-demo-corpus``: write the demo world to files, with the truth beside it.
+
+``parallel/`` and ``mono/`` hold train, valid and test: ``.src`` and ``.tgt`` (translation) or ``.txt`` (language
+model), one sentence a line, and ``.senses``, the target sentence again with the number of its sense behind every word.
+``truth.tsv`` has a row for every sense of every word.
+"""
+
+import argparse
+import collections
+import csv
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from kerbs_fairseq.demo.world import Sentence, World
+
+SPLITS = ("train", "valid", "test")
+GIVE_UP_AFTER = 200  # draws in a row that brought nothing new
+
+
+class Sizes(NamedTuple):
+    """Number of sentences of one corpus."""
+
+    train: int
+    valid: int
+    test: int
+
+
+PARALLEL = Sizes(6000, 400, 400)
+MONO = Sizes(8000, 400, 400)
+TRUTH_COLUMNS = (
+    "word", "senses", "sense", "part", "topic", "range", "gloss", "source", "source_also_means",
+    "count_parallel", "count_mono",
+)  # fmt: skip
+
+
+class WorldExhausted(Exception):
+    """More distinct sentences were asked for than the grammar can be expected to give."""
+
+
+def distinct_sentences(world: World, seed: int) -> Iterator[Sentence]:
+    """Sentences of ``world``, none of which repeats an earlier one on either side."""
+    rng = random.Random(f"kerbs sentences {seed}")
+    seen_source: set[tuple[str, ...]] = set()
+    seen_target: set[tuple[str, ...]] = set()
+    misses = 0
+    while misses < GIVE_UP_AFTER:
+        sentence = world.sentence(rng)
+        if sentence.source in seen_source or sentence.words in seen_target:
+            misses += 1
+            continue
+        misses = 0
+        seen_source.add(sentence.source)
+        seen_target.add(sentence.words)
+        yield sentence
+    raise WorldExhausted
+
+
+def draw(seed: int, parallel: Sizes, mono: Sizes) -> dict[tuple[str, str], list[Sentence]]:
+    """Sentences for (corpus, split), no sentence in two of them."""
+    stream = distinct_sentences(World(seed), seed)
+    return {
+        (corpus, split): [next(stream) for _ in range(getattr(sizes, split))]
+        for corpus, sizes in (("parallel", parallel), ("mono", mono))
+        for split in SPLITS
+    }
+
+
+def write_corpus(folder: Path, seed: int = 1, parallel: Sizes = PARALLEL, mono: Sizes = MONO) -> None:
+    """Write the whole demo corpus into ``folder``; an interrupted call leaves no folder behind."""
+    drawn = draw(seed, parallel, mono)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for (corpus, split), sentences in drawn.items():
+            write_split(scratch / corpus, split, sentences, with_source=corpus == "parallel")
+        write_truth(scratch / "truth.tsv", World(seed), drawn)
+        scratch.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        scratch.replace(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_split(folder: Path, split: str, sentences: list[Sentence], with_source: bool) -> None:
+    """Write one split: the text, and the senses of its words."""
+    folder.mkdir(exist_ok=True)
+    target = "tgt" if with_source else "txt"
+    columns: dict[str, list[tuple[str, ...]]] = {
+        target: [s.words for s in sentences],
+        "senses": [tuple(e.tag for e in s.target) for s in sentences],
+    }
+    if with_source:
+        columns["src"] = [s.source for s in sentences]
+    for ending, lines in columns.items():
+        text = "".join(" ".join(line) + "\n" for line in lines)
+        (folder / f"{split}.{ending}").write_text(text, encoding="utf-8")
+
+
+def write_truth(path: Path, world: World, drawn: dict[tuple[str, str], list[Sentence]]) -> None:
+    """Write the table of all senses, with their counts in the training sets."""
+    counts = {
+        corpus: collections.Counter(entry.tag for s in drawn[corpus, "train"] for entry in s.target)
+        for corpus in ("parallel", "mono")
+    }
+    senses = collections.Counter(entry.word for entry in world.entries)
+    by_source = collections.defaultdict(list)
+    for entry in world.entries:
+        by_source[entry.source].append(entry)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, delimiter="\t", lineterminator="\n")
+        table.writerow(TRUTH_COLUMNS)
+        for e in world.entries:
+            also = " ".join(other.tag for other in by_source[e.source] if other is not e)
+            table.writerow(
+                [e.word, senses[e.word], e.sense, e.part, e.topic, e.range, e.gloss, e.source, also]
+                + [counts[corpus][e.tag] for corpus in ("parallel", "mono")]
+            )
+
+
+def size(text: str) -> Sizes:
+    """Read ``TRAIN,VALID,TEST`` from the command line."""
+    try:
+        sizes = Sizes(*(int(part) for part in text.split(",")))
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not three whole numbers: TRAIN,VALID,TEST") from None
+    if min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: each split needs at least one sentence")
+    return sizes
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="kerbs-demo-corpus",
+        description="Write a made-up translation and language-model corpus in which all senses of all words are known.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    result.add_argument("folder", type=Path, help="where to write; must not exist yet")
+    result.add_argument("--seed", type=int, default=1, help="the same seed gives the same files")
+    result.add_argument(
+        "--parallel", type=size, default=PARALLEL, metavar="TRAIN,VALID,TEST", help="sentence pairs per split"
+    )
+    result.add_argument(
+        "--mono", type=size, default=MONO, metavar="TRAIN,VALID,TEST", help="monolingual sentences per split"
+    )
+    result.add_argument("--force", action="store_true", help="replace the folder if it is there")
+    return result
+
+
+def main(argv: Optional[list[str]] = None) -> None:
+    """Run the command."""
+    args = parser().parse_args(argv)
+    if args.folder.exists() and not args.force:
+        sys.exit(f"kerbs-demo-corpus: {args.folder} is there already: name another folder, or replace it by --force")
+    if args.folder.exists() and not (args.folder / "truth.tsv").is_file():
+        sys.exit(f"kerbs-demo-corpus: {args.folder} is not a demo corpus (it has no truth.tsv): it is not replaced")
+    try:
+        write_corpus(args.folder, args.seed, args.parallel, args.mono)
+    except WorldExhausted:
+        sys.exit("kerbs-demo-corpus: the world has not that many distinct sentences: ask for fewer")
+    except OSError as error:
+        sys.exit(f"kerbs-demo-corpus: cannot write {args.folder}: {error.strerror or error}")
+    print(f"{sum(args.parallel):,} sentence pairs and {sum(args.mono):,} sentences in {args.folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Mathematics: pure functions of tensors. No state, no options object, no fairseq."""

@@ -1,0 +1,197 @@
+"""Run-time fixes for fairseq 0.12.2 on today's torch and numpy: every change to fairseq is in this file.
+
+A fix is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
+names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the fixes and why each one is active.
+``KERBS_FAIRSEQ_SKIP_FIXES=name,name`` leaves some out, to see what a fix is good for or whether it is to blame.
+"""
+
+import importlib
+import os
+import types
+from typing import Any, Callable, NamedTuple
+
+SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
+MARK = "_kerbs_fairseq_fixes"  # the set of applied fixes, kept on the fairseq package: survives a second copy of us
+
+
+class Fix(NamedTuple):
+    """One repair: what breaks without it (for people), whether it is needed here, and how it is made."""
+
+    name: str
+    reason: str
+    needed: Callable[[], bool]
+    make: Callable[[], None]
+
+
+def view_of(module: types.ModuleType, **changed: Any) -> types.ModuleType:
+    """A stand-in for ``module`` with some attributes changed, to be seen by one importing module only."""
+    view = types.ModuleType(module.__name__, f"{module.__name__}, as kerbs_fairseq shows it to fairseq")
+    view.__dict__.update(changed)
+    view.__dict__["__getattr__"] = lambda name: getattr(module, name)
+    return view
+
+
+# --- torch.load -------------------------------------------------------------------------------------------------------
+
+
+def _load_refuses_objects() -> bool:
+    import inspect
+
+    import torch
+
+    parameter = inspect.signature(torch.load).parameters.get("weights_only")
+    return parameter is not None and parameter.default is not False
+
+
+def _load_whole_checkpoints() -> None:
+    import torch
+
+    def load(*args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("weights_only", False)
+        return torch.load(*args, **kwargs)
+
+    for name in ("fairseq.checkpoint_utils", "fairseq.distributed.utils"):
+        module: Any = importlib.import_module(name)
+        module.torch = view_of(module.torch, load=load)
+
+
+# --- the encoder's fast path ------------------------------------------------------------------------------------------
+
+
+def _fast_path_wants_mask_type() -> bool:
+    import torch
+
+    if not hasattr(torch, "_transformer_encoder_layer_fwd"):
+        return False
+    schema = torch.ops.aten._transformer_encoder_layer_fwd.default._schema
+    return any(argument.name == "mask_type" for argument in schema.arguments)
+
+
+def _no_encoder_fast_path() -> None:
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+    init = TransformerEncoderLayerBase.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        init(self, *args, **kwargs)
+        self.can_use_fastpath = False
+
+    TransformerEncoderLayerBase.__init__ = __init__
+
+
+# --- numpy ------------------------------------------------------------------------------------------------------------
+
+
+def _numpy_lost_old_names() -> bool:
+    import numpy as np
+
+    return tuple(int(n) for n in np.__version__.split(".")[:2]) >= (1, 24)
+
+
+def _old_numpy_names() -> None:
+    import numpy as np
+
+    def percentile(*args: Any, interpolation: str = "linear", **kwargs: Any) -> Any:
+        kwargs.setdefault("method", interpolation)
+        return np.percentile(*args, **kwargs)
+
+    old = view_of(np, int=int, compat=types.SimpleNamespace(long=int), percentile=percentile)
+    for name in ("data_utils", "language_pair_dataset", "token_block_dataset"):
+        module: Any = importlib.import_module(f"fairseq.data.{name}")
+        module.np = old
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def _always() -> bool:
+    return True  # the fault is fairseq's own, whatever is installed beside it
+
+
+def _ddp_on_cpu() -> None:
+    from fairseq.models import distributed_fairseq_model
+
+    wrap = distributed_fairseq_model.DistributedDataParallel
+
+    def DistributedDataParallel(module: Any, **kwargs: Any) -> Any:  # noqa: N802  (the name that fairseq looks up)
+        if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+            kwargs.update(device_ids=None, output_device=None)
+        return wrap(module, **kwargs)
+
+    distributed_fairseq_model.DistributedDataParallel = DistributedDataParallel
+
+
+def _ema_copies_integers() -> None:
+    from fairseq.models.ema.ema import EMA
+
+    init = EMA.__init__
+
+    def __init__(  # noqa: N807
+        self: Any, model: Any, config: Any, device: Any = None, skip_keys: Any = None
+    ) -> None:
+        integers = {key for key, value in model.state_dict().items() if not value.is_floating_point()}
+        init(self, model, config, device, set(skip_keys or ()) | integers)
+
+    EMA.__init__ = __init__
+
+
+FIXES = (
+    Fix(
+        "checkpoint-load",
+        "torch >= 2.6 loads only tensors unless told otherwise, and a fairseq checkpoint holds its settings as well: "
+        "resume, generate, validate, eval-lm and from_pretrained stop with 'Weights only load failed'",
+        _load_refuses_objects,
+        _load_whole_checkpoints,
+    ),
+    Fix(
+        "encoder-fast-path",
+        "torch >= 1.13 wants an argument that fairseq's Transformer encoder does not give to its inference kernel: "
+        "generate stops with 'Mask Type should be defined'. The plain path computes the same",
+        _fast_path_wants_mask_type,
+        _no_encoder_fast_path,
+    ),
+    Fix(
+        "numpy-names",
+        "numpy >= 1.24 has no np.int, >= 2.0 no np.compat, >= 2.4 no percentile(interpolation=): language-model data "
+        "with --sample-break-mode eos, --num-batch-buckets and span masks stop with an AttributeError or TypeError",
+        _numpy_lost_old_names,
+        _old_numpy_names,
+    ),
+    Fix(
+        "ddp-on-cpu",
+        "fairseq gives torch's DistributedDataParallel a device id even for a model on the CPU, which it refuses: "
+        "--ddp-backend c10d works on GPUs only",
+        _always,
+        _ddp_on_cpu,
+    ),
+    Fix(
+        "ema-integers",
+        "--store-ema multiplies every buffer by the decay, also integers such as a map from senses to words: it stops "
+        'with "result type Float can\'t be cast to Long". Integers are copied, not averaged',
+        _always,
+        _ema_copies_integers,
+    ),
+)
+
+
+def skipped() -> set[str]:
+    """The fixes that the environment variable leaves out; an unknown name is an error, not silence."""
+    names = {name.strip() for name in os.environ.get(SKIP_VARIABLE, "").split(",") if name.strip()}
+    unknown = names - {fix.name for fix in FIXES}
+    if unknown:
+        known = ", ".join(fix.name for fix in FIXES)
+        raise ImportError(f"kerbs_fairseq: {SKIP_VARIABLE} names no such fix: {', '.join(sorted(unknown))} ({known})")
+    return names
+
+
+def apply() -> list[str]:
+    """Make every fix that is needed and not made yet; the names of all that are now in force, in order."""
+    import fairseq
+
+    made: set[str] = fairseq.__dict__.setdefault(MARK, set())
+    left_out = skipped()
+    for fix in FIXES:
+        if fix.name not in made and fix.name not in left_out and fix.needed():
+            fix.make()
+            made.add(fix.name)
+    return [fix.name for fix in FIXES if fix.name in made]

@@ -1,0 +1,1 @@
+"""Modules: ``nn.Module``s over :mod:`kerbs_fairseq.functional`, with parameters and buffers. No fairseq."""

@@ -1,0 +1,1 @@
+"""Tools: the commands that a person runs beside fairseq's own."""

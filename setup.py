@@ -1,0 +1,45 @@
+"""Packaging of kerbs_fairseq: ranges only; the Makefile and requirements/ hold the pinned set that is tested."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+setup(
+    name="kerbs-fairseq",
+    version="0.1.0",
+    description="Kernelized Bayesian Softmax (KerBS) output layers for fairseq's LSTM and Transformer models",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["kerbs_fairseq", "kerbs_fairseq.*"]),
+    package_data={"kerbs_fairseq": ["py.typed"]},
+    python_requires=">=3.9",
+    # fairseq itself is missing on purpose: its metadata demands an omegaconf that today's pip refuses, so it is
+    # installed by `pip install --no-deps fairseq==0.12.2`, and what it really needs at run time stands here.
+    install_requires=[
+        "torch>=2.0,<3",
+        "hydra-core>=1.3.2,<1.4",
+        "omegaconf>=2.3,<2.4",
+        "numpy>=1.21",
+        "regex",
+        "bitarray",
+        "tqdm",
+        "sacrebleu>=2.3",
+        "sentencepiece>=0.1.99",
+    ],
+    entry_points={
+        "console_scripts": [
+            "kerbs-doctor = kerbs_fairseq.tools.doctor:main",
+            "kerbs-demo = kerbs_fairseq.demo.run:main",
+            "kerbs-demo-corpus = kerbs_fairseq.demo.write:main",
+        ]
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
