@@ -1,0 +1,45 @@
+"""Two processes on the CPU, by torchrun and gloo, equal one process that sees the same sentences per update."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, train
+
+pytestmark = pytest.mark.e2e
+
+# Shards are dealt batch by batch: with --update-freq 2 one process takes the same two batches for an update.
+UPDATES = "--max-update 4 --dropout 0 --attention-dropout 0"
+LSTM_UPDATES = "--max-update 4 --dropout 0"
+# Never initialised or never used by fairseq itself, and so different between equal runs.
+MEANINGLESS = ("_float_tensor", "in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias", "fc1_", "fc2_")
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    model = torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"]
+    return {name: value for name, value in model.items() if not any(part in name for part in MEANINGLESS)}
+
+
+def train_by_two(pairs: Path, model: str, save: Path, options: str) -> str:
+    return run(
+        f"torchrun --nproc_per_node 2 --standalone --no-python "
+        f"fairseq-train {pairs} --user-dir {PACKAGE} {model} --save-dir {save} {QUICK} {options} "
+        "--distributed-backend gloo --cpu"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "updates", "backend"),
+    [
+        (SMALL_TRANSFORMER, UPDATES, "legacy_ddp"),
+        (SMALL_LSTM, LSTM_UPDATES, "c10d"),
+    ],
+    ids=["transformer-legacy_ddp", "lstm-c10d"],
+)
+def test_two_processes_equal_one(pairs: Path, tmp_path: Path, model: str, updates: str, backend: str) -> None:
+    train(pairs, model, tmp_path / "one", f"{updates} --update-freq 2")
+    train_by_two(pairs, model, tmp_path / "two", f"{updates} --ddp-backend {backend}")
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=0, atol=1e-4, msg=name)
