@@ -1,6 +1,7 @@
 # make demo   train small models on a made-up corpus and print a table
 # make test   all tests
 # make lint   ruff and mypy
+# make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make setup  only the environment, in .venv; the others call it when it is missing or out of date
 #
 # PYTHON=python3.12 make ...  chooses the Python for a new .venv (3.9 or newer)
@@ -13,7 +14,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: help setup test demo lint clean
+.PHONY: help setup test test-install demo lint clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -37,6 +38,9 @@ $(READY): setup.py pyproject.toml requirements/pinned.txt requirements/dev.txt b
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+test-install: $(READY)
+	$(BIN)/python -m pytest -m install $(ARGS)
 
 demo: $(READY)
 	@$(BIN)/kerbs-demo $(ARGS)

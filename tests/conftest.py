@@ -20,8 +20,9 @@ ENVIRONMENT = {
 }
 
 SMALL_TRANSFORMER = (
-    "--arch transformer_iwslt_de_en --encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32 "
-    "--encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 --encoder-attention-heads 2 --decoder-attention-heads 2"
+    "--arch transformer_iwslt_de_en --encoder-layers 1 --decoder-layers 1 "
+    "--encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads 2 "
+    "--decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 2"
 )
 SMALL_LSTM = (
     "--arch lstm_wiseman_iwslt_de_en --encoder-embed-dim 32 --decoder-embed-dim 32 --decoder-out-embed-dim 32 "
@@ -32,7 +33,9 @@ SMALL_TRANSFORMER_LM = (
     "--decoder-ffn-embed-dim 32 --decoder-attention-heads 2"
 )
 SMALL_LSTM_LM = "--arch lstm_lm --decoder-embed-dim 32 --decoder-hidden-size 32 --decoder-out-embed-dim 32"
-QUICK = "--optimizer adam --lr 0.005 --max-tokens 800 --no-progress-bar --log-format json --no-epoch-checkpoints --seed 3"
+QUICK = (
+    "--optimizer adam --lr 0.005 --max-tokens 800 --no-progress-bar --log-format json --no-epoch-checkpoints --seed 3"
+)
 
 
 def start(command: str, **options: object) -> subprocess.CompletedProcess:

@@ -16,7 +16,8 @@ def valid_lines(log: str) -> list[dict]:
 
 def generate(pairs: Path, transformer: Path, options: str) -> str:
     return run(
-        f"fairseq-generate {pairs} --user-dir {PACKAGE} --path {transformer}/checkpoint_best.pt --batch-size 30 {options}"
+        f"fairseq-generate {pairs} --user-dir {PACKAGE} --path {transformer}/checkpoint_best.pt "
+        f"--batch-size 30 {options}"
     )
 
 
@@ -95,8 +96,8 @@ def test_score_reference_gives_a_score_per_reference_token(pairs: Path, transfor
 def test_validate_repeats_the_loss_of_training(pairs: Path, tmp_path: Path) -> None:
     log = train(pairs, SMALL_TRANSFORMER, tmp_path, "--max-update 3")
     out = run(
-        f"fairseq-validate {pairs} --task translation --user-dir {PACKAGE} --path {tmp_path}/checkpoint_last.pt --max-tokens 800 "
-        "--log-format json"
+        f"fairseq-validate {pairs} --task translation --user-dir {PACKAGE} --path {tmp_path}/checkpoint_last.pt "
+        "--max-tokens 800 --log-format json"
     )
     assert re.search(r'"valid_loss": "([\d.]+)"', out)[1] == valid_lines(log)[-1]["valid_loss"]
 

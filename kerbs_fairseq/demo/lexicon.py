@@ -149,21 +149,21 @@ WIDE = Topic(
     "good new old small big strange",
 )
 
-# (adjective, its only noun, topic): words with a single narrow context, always together.
-NARROW = (
-    ("unclaimed", "dowry", "money"),
-    ("simmering", "stew", "kitchen"),
-    ("baroque", "fugue", "music"),
-    ("offside", "striker", "sport"),
-    ("perennial", "peony", "garden"),
-    ("notarised", "affidavit", "office"),
-    ("barnacled", "hull", "sea"),
-    ("galvanised", "rivet", "workshop"),
-    ("torrential", "downpour", "weather"),
-    ("stamped", "visa", "travel"),
-    ("fractured", "femur", "body"),
-    ("fallow", "acre", "farm"),
-)
+# (verb, adjective, noun) of a topic: adjective and noun have a single narrow context, as the object of that verb.
+NARROW = {
+    "money": ("invest", "unclaimed", "dowry"),
+    "kitchen": ("taste", "simmering", "stew"),
+    "music": ("tune", "baroque", "fugue"),
+    "sport": ("tackle", "offside", "striker"),
+    "garden": ("prune", "perennial", "peony"),
+    "office": ("sign", "notarised", "affidavit"),
+    "sea": ("steer", "barnacled", "hull"),
+    "workshop": ("weld", "galvanised", "rivet"),
+    "weather": ("soak", "torrential", "downpour"),
+    "travel": ("reach", "stamped", "visa"),
+    "body": ("heal", "fractured", "femur"),
+    "farm": ("harvest", "fallow", "acre"),
+}
 
 # Grammar words: target words that a source particle stands for, one to one.
 DETERMINERS = ["the", "a", "this", "every"]

@@ -19,7 +19,7 @@ from kerbs_fairseq.demo import lexicon
 PARTS = ("noun", "verb", "adjective")
 WORDS_PER_SENTENCE = (4, 15)
 WIDE_SHARE = 0.2  # of the content words
-NARROW_SHARE = 0.12  # of the noun phrases
+NARROW_SHARE = 0.15  # of the clauses
 SHARED_SOURCE_SHARE = 0.3  # of the one-topic words: half of them take the source word of the other half
 DETERMINER_SHARES = (0.75, 0.15, 0.07, 0.03)  # of the determiners of a noun, the most liked first
 ZIPF = 0.9  # the r-th word of a list is drawn in proportion to 1 / r^ZIPF
@@ -122,12 +122,14 @@ class World:
         for word, senses in lexicon.HOMONYMS.items():
             for number, (topic, part, gloss) in enumerate(senses):
                 pool = self._topic[topic, part]
-                # a place among the more frequent half, so that every sense is seen often enough to be learned
-                place = self._random.randrange(len(pool) // 2 + 1)
+                # a place among the more frequent third, so that every sense is seen often enough to be learned
+                place = self._random.randrange(len(pool) // 3 + 1)
                 pool.insert(place, self._entry(word, part, topic, "topic", gloss, number))
-        for adjective, noun, topic in lexicon.NARROW:
-            pair = [self._entry(w, p, topic, "narrow") for w, p in ((adjective, "adjective"), (noun, "noun"))]
-            self._narrow[topic] = (pair[0], pair[1])
+        for topic, (_, adjective, noun) in lexicon.NARROW.items():
+            self._narrow[topic] = (
+                self._entry(adjective, "adjective", topic, "narrow"),
+                self._entry(noun, "noun", topic, "narrow"),
+            )
         self._share_source_words()
         self.entries = sorted(
             itertools.chain(
@@ -166,31 +168,39 @@ class World:
         key = (near, part)
         if key not in self._favourites:
             taste = random.Random(f"{self.seed} {near.tag} {part}")
-            weights = [1 / (rank + 1) ** (ZIPF / 2) for rank in range(len(pool))]
+            weights = [1 / (rank + 1) ** ZIPF for rank in range(len(pool))]
             order = sorted(range(len(pool)), key=lambda i: taste.random() ** (1 / weights[i]), reverse=True)
             self._favourites[key] = [pool[i] for i in order]
         return self._favourites[key]
 
     def _noun_phrase(self, rng: random.Random, topic: str, near: Optional[Entry] = None) -> NounPhrase:
-        adjective: Optional[Entry] = None
-        if rng.random() < NARROW_SHARE:
-            adjective, noun = self._narrow[topic]
-        else:
-            noun = self._content(rng, topic, "noun", near)
-            if rng.random() < 0.45:
-                adjective = self._content(rng, topic, "adjective", noun)
-        determiners = self._liked(noun, "determiner", self._grammar["determiner"])
-        return NounPhrase(rng.choices(determiners, DETERMINER_SHARES)[0], adjective, noun)
+        noun = self._content(rng, topic, "noun", near)
+        adjective = self._content(rng, topic, "adjective", noun) if rng.random() < 0.45 else None
+        return NounPhrase(self._determiner(rng, noun), adjective, noun)
+
+    def _determiner(self, rng: random.Random, noun: Entry) -> Entry:
+        liked = self._liked(noun, "determiner", self._grammar["determiner"])
+        return rng.choices(liked, DETERMINER_SHARES)[0]
+
+    def _narrow_phrase(self, rng: random.Random, topic: str) -> NounPhrase:
+        adjective, noun = self._narrow[topic]
+        return NounPhrase(self._determiner(rng, noun), adjective, noun)
+
+    def _narrow_verb(self, topic: str) -> Entry:
+        """The one verb that the narrow words of ``topic`` are said with."""
+        word = lexicon.NARROW[topic][0]
+        return next(entry for entry in self._topic[topic, "verb"] if entry.word == word)
 
     def _clause(self, rng: random.Random, topic: str) -> tuple[list[str], list[Entry]]:
         """One clause as (source words, target entries)."""
-        verb = self._content(rng, topic, "verb")
+        narrow = rng.random() < NARROW_SHARE
+        verb = self._narrow_verb(topic) if narrow else self._content(rng, topic, "verb")
         auxiliary = self._zipf(rng, self._grammar["auxiliary"])
         subject = self._noun_phrase(rng, topic, verb)
         target = [*subject.target(), auxiliary, verb]
         middle: list[str] = []
-        if rng.random() < 0.8:
-            thing = self._noun_phrase(rng, topic, verb)
+        if narrow or rng.random() < 0.8:
+            thing = self._narrow_phrase(rng, topic) if narrow else self._noun_phrase(rng, topic, verb)
             target += thing.target()
             middle += thing.source()
         if rng.random() < 0.4:
@@ -220,6 +230,6 @@ class World:
 def all_target_words() -> list[list[str]]:
     """The target words of the lexicon, list by list; a homonym stands once."""
     lists = [text.split() for topic in (*lexicon.TOPICS.values(), lexicon.WIDE) for text in topic]
-    narrow = [word for adjective, noun, _ in lexicon.NARROW for word in (adjective, noun)]
+    narrow = [word for _, *pair in lexicon.NARROW.values() for word in pair]
     grammar = [*lexicon.DETERMINERS, *lexicon.AUXILIARIES, *lexicon.PREPOSITIONS, *lexicon.TIMES, lexicon.AND]
     return [*lists, list(lexicon.HOMONYMS), narrow, grammar]

@@ -1,0 +1,85 @@
+"""kerbs-demo, from one command to the table."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import start
+
+from kerbs_fairseq.demo import run as demo
+from kerbs_fairseq.tools import commands
+
+
+@pytest.mark.e2e
+def test_demo_prints_its_table(tmp_path: Path) -> None:
+    done = start(f"kerbs-demo --out {tmp_path}/out --models lstm --epochs 1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"epoch  1/1  valid ppl +[\d.]+ ", done.stdout)
+    assert re.search(r"^model +parameters +valid ppl +BLEU +seconds$", done.stdout, re.M)
+    assert re.search(r"^lstm +[\d,]{7} +[\d.]+ +[\d.]+ +\d+$", done.stdout, re.M)
+    (result,) = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert result["model"] == "lstm"
+    assert 2 < result["valid_ppl"] < 360
+    assert "tok:none" in result["signature"]
+
+
+def test_other_peoples_folder_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("keep me")
+    with pytest.raises(SystemExit, match="was not written by this command"):
+        demo.main(["--out", str(tmp_path)])
+    assert (tmp_path / "precious").read_text() == "keep me"
+
+
+def test_epochs_must_be_positive() -> None:
+    with pytest.raises(SystemExit, match="--epochs must be at least 1"):
+        demo.main(["--epochs", "0"])
+
+
+def test_failing_command_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = demo.Model("bad", 1, "--arch no_such_arch")
+    monkeypatch.setattr(demo, "MODELS", (bad,))
+    monkeypatch.setattr(demo, "preprocess", lambda folder: None)
+    with pytest.raises(SystemExit) as stopped:
+        demo.main(["--out", str(tmp_path / "out")])
+    assert re.match(
+        r"kerbs-demo: fairseq-train failed \(2\), all it said is in .*train\.log:\n", str(stopped.value.code)
+    )
+    assert "invalid choice: 'no_such_arch'" in str(stopped.value.code)
+
+
+def test_training_watch_reads_the_log(capsys: pytest.CaptureFixture) -> None:
+    result = demo.Result("x")
+    watch = demo.TrainingWatch(result, 4)
+    watch("2026 | INFO | fairseq_cli.train | num. shared model params: 676,040 (num. trained: 676,040)\n")
+    watch('2026 | INFO | valid | {"epoch": 1, "valid_loss": "2", "valid_ppl": "4"}\n')
+    watch('2026 | INFO | valid | {"epoch": 2, "valid_loss": "3", "valid_ppl": "8"}\n')
+    assert (result.parameters, result.valid_ppl) == (676040, 4.0)
+    assert "epoch  2/4" in capsys.readouterr().out
+
+
+def test_a_stopped_command_does_not_go_on(tmp_path: Path) -> None:
+    script = tmp_path / "count.sh"
+    script.write_text("i=0; while true; do echo $i; i=$((i+1)); sleep 0.05; done\n")
+
+    def stop(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        commands.run(["sh", str(script)], tmp_path / "log", stop)
+    assert (tmp_path / "log").read_text() == "0\n"
+
+
+def test_missing_command_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(commands.CommandFailed, match="no-such-command is not installed: run kerbs-doctor"):
+        commands.run(["no-such-command"], tmp_path / "log")
+
+
+@pytest.mark.parametrize(("here", "plain"), [(True, True), (False, False)])
+def test_user_dir_is_the_plain_name_where_fairseq_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, plain: bool
+) -> None:
+    package = Path(commands.__file__).parent.parent
+    monkeypatch.chdir(package.parent if here else tmp_path)
+    beside_fairseq = (package.parent / "fairseq").is_dir()
+    assert commands.user_dir() == ("kerbs_fairseq" if plain or beside_fairseq else str(package))

@@ -1,0 +1,50 @@
+"""kerbs-doctor in good and in broken environments."""
+
+from pathlib import Path
+
+import pytest
+from conftest import ENVIRONMENT, start
+from test_requirements import pretend
+
+from kerbs_fairseq import requirements
+from kerbs_fairseq.glue import compat
+from kerbs_fairseq.tools import doctor
+
+pytestmark = pytest.mark.e2e
+
+
+def test_healthy_environment() -> None:
+    done = start("kerbs-doctor")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.rstrip().endswith("All is well.")
+    assert done.stderr == ""
+    for need in requirements.NEEDS:
+        assert f"{need.package:<20}{requirements.version_of(need.package)}" in done.stdout
+    for fix in compat.FIXES:
+        assert f"{fix.name:<20}active" in done.stdout
+        assert fix.reason.split()[0] in done.stdout
+
+
+def test_wrong_version(tmp_path: Path) -> None:
+    done = start("kerbs-doctor", env=pretend(tmp_path, "hydra-core", "1.0.7"))
+    assert done.returncode == 1
+    assert "1 problem\n  hydra-core 1.0.7 is not supported" in done.stdout
+    assert "checkpoint-load     off: the plugin is" in done.stdout
+
+
+def test_fairseq_that_does_not_import(tmp_path: Path) -> None:
+    (tmp_path / "fairseq.py").write_text("raise RuntimeError('broken on purpose')\n")
+    done = start("kerbs-doctor", env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "broken on purpose" in done.stdout
+
+
+def test_fixes_left_out_are_shown() -> None:
+    done = start("kerbs-doctor", env={**ENVIRONMENT, compat.SKIP_VARIABLE: "ema-integers"})
+    assert done.returncode == 1
+    assert f"{'ema-integers':<20}left out by {compat.SKIP_VARIABLE}" in done.stdout
+
+
+def test_missing_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.commands, "find", lambda name: None if name == "fairseq-train" else name)
+    assert [line.partition(":")[0] for line in doctor.problems()] == ["commands not found"]

@@ -1,0 +1,106 @@
+"""Wrong or missing versions of the host: one clear line that says what to install."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ENVIRONMENT, PACKAGE, start
+
+from kerbs_fairseq import requirements
+
+ROOT = PACKAGE.parent
+
+
+def pretend(folder: Path, package: str, version: str) -> dict[str, str]:
+    """An environment in which ``package`` says that it has ``version``."""
+    info = folder / f"{package.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    return {**ENVIRONMENT, "PYTHONPATH": str(folder)}
+
+
+def install_requires() -> dict[str, str]:
+    """What setup.py demands, as {package: range}."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    (value,) = [
+        node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "install_requires"
+    ]
+    split = [re.fullmatch(r"([\w-]+)(.*)", line) for line in ast.literal_eval(value)]
+    return {found[1]: found[2] for found in split}
+
+
+@pytest.mark.parametrize(
+    ("version", "admitted"),
+    [("1.3.2", True), ("1.3.8", True), ("1.3.2+cpu", True), ("1.3.1", False), ("1.4.0", False), ("1.0.7", False)],
+)
+def test_range(version: str, admitted: bool) -> None:
+    need = requirements.Need("x", (1, 3, 2), (1, 4), "")
+    assert need.admits(version) is admitted
+
+
+def test_ranges_are_those_of_setup_py() -> None:
+    demanded = install_requires()
+    for need in requirements.NEEDS:
+        if need.package != "fairseq":  # comes by a command of its own
+            assert demanded[need.package] == need.range()
+        assert need.package in need.install
+
+
+def test_versions_agree() -> None:
+    import kerbs_fairseq
+
+    assert f'version="{kerbs_fairseq.__version__}"' in (ROOT / "setup.py").read_text()
+    assert f"## {kerbs_fairseq.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("package", "version", "advice"),
+    [
+        ("fairseq", "0.10.2", "pip install --no-deps fairseq==0.12.2"),
+        ("torch", "1.13.1", 'pip install "torch>=2.0,<3"'),
+        ("hydra-core", "1.0.7", 'pip install "hydra-core>=1.3.2,<1.4" "omegaconf>=2.3,<2.4"'),
+        ("omegaconf", "2.0.6", 'pip install "hydra-core>=1.3.2,<1.4" "omegaconf>=2.3,<2.4"'),
+    ],
+)
+def test_wrong_version_ends_a_command_with_one_line(tmp_path: Path, package: str, version: str, advice: str) -> None:
+    env = pretend(tmp_path, package, version)
+    done = start(f"fairseq-train nowhere --user-dir {PACKAGE} --arch transformer", env=env)
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if "text_to_speech" not in line]
+    need = next(need for need in requirements.NEEDS if need.package == package)
+    assert lines == [f"kerbs_fairseq: {package} {version} is not supported ({need.range()} is): {advice}"]
+
+
+def test_program_that_uses_fairseq_gets_an_import_error(tmp_path: Path) -> None:
+    env = pretend(tmp_path, "fairseq", "0.10.2")
+    program = "import fairseq, kerbs_fairseq"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: kerbs_fairseq: fairseq 0.10.2 is not supported")
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements, "version_of", lambda package: None)
+    lines = requirements.faults()
+    assert [line.partition(":")[0] for line in lines] == [
+        "torch is not installed",
+        "hydra-core is not installed",
+        "omegaconf is not installed",
+        "fairseq is not installed",
+    ]
+    assert lines[-1].endswith("pip install --no-deps fairseq==0.12.2")
+
+
+def test_without_fairseq_the_rest_can_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "fairseq.py").write_text("raise RuntimeError('broken on purpose')\n")
+    program = "import kerbs_fairseq.functional, kerbs_fairseq; print(kerbs_fairseq.plugin_fault)"
+    env = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0
+    expected = "fairseq cannot be imported (RuntimeError: broken on purpose): run kerbs-doctor"
+    assert done.stdout.strip() == expected
+    assert done.stderr.count(expected) == 1
