@@ -43,9 +43,9 @@ MODELS = (
     ),
     Model(
         "lstm",
-        12,
+        10,
         "--arch lstm --encoder-bidirectional --encoder-embed-dim 96 --decoder-embed-dim 96 --decoder-out-embed-dim 96 "
-        "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 5e-3 --max-tokens 1000",
+        "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 3e-3 --max-tokens 600",
     ),
 )
 
