@@ -4,7 +4,7 @@
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make setup  only the environment, in .venv; the others call it when it is missing or out of date
 #
-# PYTHON=python3.12 make ...  chooses the Python for a new .venv (3.9 or newer)
+# PYTHON=python3.12 make ...  chooses the Python for a new .venv (3.10 or newer)
 # ARGS="-k doctor" make test  passes arguments on to pytest, or to kerbs-demo
 
 PYTHON ?= python3
@@ -17,15 +17,15 @@ ARGS ?=
 .PHONY: help setup test test-install demo lint clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
 # torch first, alone and pinned: anything that asks for an unpinned torch would fetch gigabytes of another build.
 # fairseq without its dependencies: its metadata demands an omegaconf that newer versions of pip refuse.
 $(READY): setup.py pyproject.toml requirements/pinned.txt requirements/dev.txt boot/* build_support/*
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || \
-	  { echo "make: kerbs_fairseq needs Python 3.9 or newer; '$(PYTHON)' is missing or older: PYTHON=/path/to/python3 make" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	  { echo "make: needs Python 3.10 or newer (torch 2.13 does); '$(PYTHON)' is missing or older: PYTHON=/path/to/python3 make" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "make: '$(PYTHON)' cannot make virtual environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 1; }
 	@echo "Setting up $(VENV): about two minutes, once."

@@ -19,7 +19,8 @@ class Watch:
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]  # typing is slow to import
         """Answer the import system; None means: ask the next finder."""
         if name in PACKAGES:
-            sys.meta_path.remove(Watch)
+            # a new list: taking an item out of the one that is being gone through would skip the next finder
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not Watch]
             give_identity_hash()
         return None  # noqa: PLR1711  (the answer is the point)
 

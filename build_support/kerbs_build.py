@@ -25,22 +25,28 @@ from setuptools.build_meta import (  # noqa: F401  (the hooks that stay as they 
     prepare_metadata_for_build_wheel,
 )
 
-BOOT = Path(__file__).resolve().parent.parent / "boot"
+ROOT = Path(__file__).resolve().parent.parent
+BOOT = ROOT / "boot"
 BOOT_FILES = ("_kerbs_fairseq_boot.py", "kerbs_fairseq.pth")
 Settings = Optional[dict[str, Any]]
 
 
-def build_wheel(directory: str, settings: Settings = None, metadata: Optional[str] = None) -> str:
-    """PEP 517: build a wheel into ``directory`` and return its file name."""
-    name = build_meta.build_wheel(directory, settings, metadata)
-    add_boot_files(Path(directory) / name)
+def build_wheel(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
+) -> str:
+    """PEP 517: build a wheel and return its file name."""
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # or modules that were deleted since would come along
+    name = build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+    add_boot_files(Path(wheel_directory) / name)
     return name
 
 
-def build_editable(directory: str, settings: Settings = None, metadata: Optional[str] = None) -> str:
-    """PEP 660: build an editable wheel into ``directory`` and return its file name."""
-    name = build_meta.build_editable(directory, settings, metadata)
-    add_boot_files(Path(directory) / name)
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
+) -> str:
+    """PEP 660: build an editable wheel and return its file name."""
+    name = build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
+    add_boot_files(Path(wheel_directory) / name)
     return name
 
 

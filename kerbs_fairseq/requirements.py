@@ -38,6 +38,7 @@ NEEDS = (
     # last: what is said of fairseq helps only where it could be imported at all
     Need("fairseq", (0, 12, 2), (0, 12, 3), "pip install --no-deps fairseq==0.12.2"),
 )
+REINSTALL = "pip install --force-reinstall --no-deps fairseq==0.12.2"
 
 
 def version_of(package: str) -> Optional[str]:
@@ -77,7 +78,7 @@ def import_fault() -> Optional[str]:
     try:
         importlib.import_module("fairseq")
     except Exception as error:
-        return f"fairseq cannot be imported ({type(error).__name__}: {error}): run kerbs-doctor"
+        return f"fairseq cannot be imported ({type(error).__name__}: {error}): {REINSTALL}"
     return None
 
 
@@ -91,11 +92,11 @@ def boot_fault() -> Optional[str]:
     )
 
 
-def stop(reason: str) -> NoReturn:
-    """End with one line: without a traceback where a fairseq command is running, else as an ImportError."""
+def stop(reason: str, error: type[Exception] = ImportError) -> NoReturn:
+    """End with one line: without a traceback where a fairseq command is running, else as an ``error``."""
     if "fairseq_cli" in sys.modules:
         sys.exit(f"kerbs_fairseq: {reason}")
-    raise ImportError(f"kerbs_fairseq: {reason}")
+    raise error(f"kerbs_fairseq: {reason}")
 
 
 def warn(reason: str) -> None:

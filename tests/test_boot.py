@@ -8,8 +8,8 @@ import pytest
 NEEDED = pytest.mark.skipif(sys.version_info < (3, 11), reason="the shim is for Python 3.11 and newer")
 
 
-def python(program: str, *flags: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, check=False)
+def python(program: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
 
 @NEEDED
@@ -38,6 +38,20 @@ def test_shim_steps_aside_at_the_first_import(package: str) -> None:
         f"import {package}; print(boot.Watch in sys.meta_path)"
     )
     assert done.stdout.split()[-2:] == ["True", "False"], done.stderr
+
+
+@NEEDED
+def test_no_other_finder_is_passed_over() -> None:
+    done = python(
+        "import sys\n"
+        "class Next:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        print('asked for', name) if name == 'hydra' else None\n"
+        "sys.meta_path.insert(1, Next)\n"
+        "import hydra"
+    )
+    assert "asked for hydra" in done.stdout, done.stderr
 
 
 @NEEDED

@@ -31,6 +31,14 @@ def test_other_peoples_folder_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "keep me"
 
 
+@pytest.mark.parametrize("seed", ["-1", "99999999999"])
+def test_bad_seed_costs_no_earlier_demo(tmp_path: Path, seed: str) -> None:
+    (tmp_path / demo.MARK).write_text("{}")
+    with pytest.raises(SystemExit, match="a whole number from 0"):
+        demo.main(["--out", str(tmp_path), "--seed", seed])
+    assert (tmp_path / demo.MARK).is_file()
+
+
 def test_epochs_must_be_positive() -> None:
     with pytest.raises(SystemExit, match="--epochs must be at least 1"):
         demo.main(["--epochs", "0"])

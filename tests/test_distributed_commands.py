@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, train
+from conftest import ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, start, train
+
+from kerbs_fairseq.glue import compat
 
 pytestmark = pytest.mark.e2e
 
@@ -20,12 +22,26 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return {name: value for name, value in model.items() if not any(part in name for part in MEANINGLESS)}
 
 
-def train_by_two(pairs: Path, model: str, save: Path, options: str) -> str:
-    return run(
+def by_two(pairs: Path, model: str, save: Path, options: str) -> str:
+    return (
         f"torchrun --nproc_per_node 2 --standalone --no-python "
         f"fairseq-train {pairs} --user-dir {PACKAGE} {model} --save-dir {save} {QUICK} {options} "
         "--distributed-backend gloo --cpu"
     )
+
+
+@pytest.mark.parametrize("fixed", [True, False], ids=["with the fix", "without"])
+def test_two_processes_resume(pairs: Path, tmp_path: Path, fixed: bool) -> None:
+    # the second process gets the checkpoint from the first, through fairseq.distributed.utils
+    train(pairs, SMALL_LSTM, tmp_path, "--max-update 2")
+    env = ENVIRONMENT if fixed else {**ENVIRONMENT, compat.SKIP_VARIABLE: "checkpoint-load"}
+    done = start(by_two(pairs, SMALL_LSTM, tmp_path, "--max-update 3 --ddp-backend legacy_ddp"), env=env)
+    if fixed:
+        assert done.returncode == 0, done.stderr
+        assert "@ 2 updates)" in done.stdout + done.stderr
+    else:
+        assert done.returncode != 0
+        assert "Weights only load failed" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -38,7 +54,7 @@ def train_by_two(pairs: Path, model: str, save: Path, options: str) -> str:
 )
 def test_two_processes_equal_one(pairs: Path, tmp_path: Path, model: str, updates: str, backend: str) -> None:
     train(pairs, model, tmp_path / "one", f"{updates} --update-freq 2")
-    train_by_two(pairs, model, tmp_path / "two", f"{updates} --ddp-backend {backend}")
+    run(by_two(pairs, model, tmp_path / "two", f"{updates} --ddp-backend {backend}"))
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one.keys() == two.keys()
     for name in one:

@@ -33,10 +33,6 @@ def call(venv: Path, command: str, cwd: Path = ROOT) -> str:
     return done.stdout + done.stderr
 
 
-def files_of(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
-
-
 @pytest.mark.parametrize("installer", ["pip", "pip==23.0.1", "uv"])
 def test_documented_install(tmp_path: Path, corpus: Path, installer: str) -> None:
     venv = tmp_path / "venv"
@@ -62,4 +58,4 @@ def test_documented_install(tmp_path: Path, corpus: Path, installer: str) -> Non
     assert "done training" in out
     remove = "uv pip uninstall kerbs-fairseq" if installer == "uv" else "pip uninstall --yes kerbs-fairseq"
     call(venv, remove, tmp_path)
-    assert [path for path in files_of(venv) if "kerbs" in path.name] == []
+    assert [path for path in venv.rglob("*") if "kerbs" in path.name] == []

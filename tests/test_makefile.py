@@ -39,16 +39,16 @@ def make(checkout: Path, target: str, python: object) -> subprocess.CompletedPro
 def test_without_python(checkout: Path, target: str) -> None:
     done = make(checkout, target, checkout / "no-such-python")
     assert done.returncode != 0
-    assert done.stderr.splitlines()[0].startswith("make: kerbs_fairseq needs Python 3.9 or newer; ")
+    assert done.stderr.splitlines()[0].startswith("make: needs Python 3.10 or newer ")
     assert done.stdout == ""
     assert not (checkout / ".venv").exists()
 
 
 def test_with_an_old_python(checkout: Path) -> None:
-    old = fake_python(checkout, "exit 1")  # what the version check gives on Python 3.8
+    old = fake_python(checkout, "exit 1")  # what the version check gives on Python 3.9
     done = make(checkout, "setup", old)
     assert done.returncode != 0
-    assert "needs Python 3.9 or newer" in done.stderr.splitlines()[0]
+    assert "needs Python 3.10 or newer" in done.stderr.splitlines()[0]
 
 
 def test_without_venv(checkout: Path) -> None:
@@ -63,3 +63,4 @@ def test_help_names_the_targets(checkout: Path) -> None:
     out = make(checkout, "help", "python3").stdout
     for target in ("make demo", "make test", "make lint", "make setup"):
         assert target in out
+    assert "torch first" not in out, "comments of the rules are no help"

@@ -101,6 +101,6 @@ def test_without_fairseq_the_rest_can_be_imported(tmp_path: Path) -> None:
     env = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0
-    expected = "fairseq cannot be imported (RuntimeError: broken on purpose): run kerbs-doctor"
+    expected = f"fairseq cannot be imported (RuntimeError: broken on purpose): {requirements.REINSTALL}"
     assert done.stdout.strip() == expected
     assert done.stderr.count(expected) == 1

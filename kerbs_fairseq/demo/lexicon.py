@@ -165,7 +165,7 @@ NARROW = {
     "farm": ("harvest", "fallow", "acre"),
 }
 
-# Grammar words: target words that a source particle stands for, one to one.
+# Grammar words. The source has one particle for each, but none for determiners.
 DETERMINERS = ["the", "a", "this", "every"]
 AUXILIARIES = ["will", "can", "must", "did"]
 PREPOSITIONS = ["near", "with", "behind", "without"]

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq import __version__
+from kerbs_fairseq import __version__, plugin_fault
 from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.tools import commands
 
@@ -119,11 +119,10 @@ def translate(folder: Path, model: Model) -> tuple[list[str], list[str]]:
     save = folder / model.name
     command = ["fairseq-generate", str(folder / "data"), "--user-dir", commands.user_dir(), "--gen-subset", "test"]
     command += ["--beam", "5", "--path", str(save / "checkpoint_best.pt"), "--batch-size", "100", "--no-progress-bar"]
-    log = save / "generate-test.txt"
-    commands.run(show(command), log)
+    commands.run(show([*command, "--results-path", str(save)]), save / "generate.log")
     hypotheses: dict[int, str] = {}
     references: dict[int, str] = {}
-    for line in log.read_text(encoding="utf-8").splitlines():
+    for line in (save / "generate-test.txt").read_text(encoding="utf-8").splitlines():
         kind = re.match(r"([HT])-(\d+)\t", line)
         if kind:
             table = hypotheses if kind[1] == "H" else references
@@ -200,6 +199,10 @@ def main(argv: Optional[list[str]] = None) -> None:
     args = parser().parse_args(argv)
     if args.epochs is not None and args.epochs < 1:
         sys.exit("kerbs-demo: --epochs must be at least 1")
+    if not 0 <= args.seed < 2**32:
+        sys.exit(f"kerbs-demo: --seed {args.seed}: a whole number from 0 to {2**32 - 1}")
+    if plugin_fault:
+        sys.exit(f"kerbs-demo: {plugin_fault}")
     if args.out.exists() and not (args.out / MARK).is_file():
         sys.exit(f"kerbs-demo: {args.out} is there already and was not written by this command: choose another --out")
     try:

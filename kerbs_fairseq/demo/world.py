@@ -11,7 +11,7 @@ sentence says which target word is meant.
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Optional
 
 from kerbs_fairseq.demo import lexicon
@@ -34,7 +34,7 @@ class Entry:
     part: str
     topic: str  # "" for words of every topic and grammar words
     gloss: str
-    source: str
+    source: str  # "" for determiners, which the source language has not
     range: str  # narrow | topic | wide | grammar
 
     @property
@@ -114,6 +114,7 @@ class World:
             ("conjunction", [lexicon.AND]),
         ):
             self._grammar[part] = [self._entry(word, part, "", "grammar") for word in words]
+        self._grammar["determiner"] = [replace(entry, source="") for entry in self._grammar["determiner"]]
         for part, words_of_part in zip(PARTS, lexicon.WIDE):
             self._wide[part] = [self._entry(word, part, "", "wide") for word in words_of_part.split()]
         for topic, lists in lexicon.TOPICS.items():
@@ -147,7 +148,7 @@ class World:
             for (key_a, i), (key_b, j) in zip(places[0::2], places[1::2]):
                 a, b = self._topic[key_a][i], self._topic[key_b][j]
                 if a.topic != b.topic and a.word != b.word:
-                    self._topic[key_b][j] = Entry(b.word, b.sense, b.part, b.topic, b.gloss, a.source, b.range)
+                    self._topic[key_b][j] = replace(b, source=a.source)
 
     # --- sentences ----------------------------------------------------------------------------------------------------
 

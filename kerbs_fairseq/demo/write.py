@@ -111,7 +111,8 @@ def write_truth(path: Path, world: World, drawn: dict[tuple[str, str], list[Sent
     senses = collections.Counter(entry.word for entry in world.entries)
     by_source = collections.defaultdict(list)
     for entry in world.entries:
-        by_source[entry.source].append(entry)
+        if entry.source:
+            by_source[entry.source].append(entry)
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, delimiter="\t", lineterminator="\n")
         table.writerow(TRUTH_COLUMNS)
@@ -166,6 +167,8 @@ def main(argv: Optional[list[str]] = None) -> None:
         sys.exit("kerbs-demo-corpus: the world has not that many distinct sentences: ask for fewer")
     except OSError as error:
         sys.exit(f"kerbs-demo-corpus: cannot write {args.folder}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        sys.exit("\nkerbs-demo-corpus: stopped; nothing was written")
     print(f"{sum(args.parallel):,} sentence pairs and {sum(args.mono):,} sentences in {args.folder}")
 
 

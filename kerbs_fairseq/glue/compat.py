@@ -8,7 +8,7 @@ names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the 
 import importlib
 import os
 import types
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
 MARK = "_kerbs_fairseq_fixes"  # the set of applied fixes, kept on the fairseq package: survives a second copy of us
@@ -35,12 +35,9 @@ def view_of(module: types.ModuleType, **changed: Any) -> types.ModuleType:
 
 
 def _load_refuses_objects() -> bool:
-    import inspect
-
     import torch
 
-    parameter = inspect.signature(torch.load).parameters.get("weights_only")
-    return parameter is not None and parameter.default is not False
+    return tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6)
 
 
 def _load_whole_checkpoints() -> None:
@@ -175,13 +172,17 @@ FIXES = (
 
 
 def skipped() -> set[str]:
-    """The fixes that the environment variable leaves out; an unknown name is an error, not silence."""
-    names = {name.strip() for name in os.environ.get(SKIP_VARIABLE, "").split(",") if name.strip()}
-    unknown = names - {fix.name for fix in FIXES}
-    if unknown:
-        known = ", ".join(fix.name for fix in FIXES)
-        raise ImportError(f"kerbs_fairseq: {SKIP_VARIABLE} names no such fix: {', '.join(sorted(unknown))} ({known})")
-    return names
+    """The names that the environment variable leaves out."""
+    return {name.strip() for name in os.environ.get(SKIP_VARIABLE, "").split(",") if name.strip()}
+
+
+def skip_fault() -> Optional[str]:
+    """What is wrong with that variable, or None: an unknown name is an error, not silence."""
+    unknown = skipped() - {fix.name for fix in FIXES}
+    if not unknown:
+        return None
+    known = ", ".join(fix.name for fix in FIXES)
+    return f"{SKIP_VARIABLE} names no such fix: {', '.join(sorted(unknown))} (there are {known})"
 
 
 def apply() -> list[str]:

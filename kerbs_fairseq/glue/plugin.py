@@ -3,3 +3,8 @@
 from kerbs_fairseq.glue import compat
 
 applied = compat.apply()
+
+# Registering is a side effect of importing, and works only on a fairseq that has been mended.
+from kerbs_fairseq.glue import criterion, gru_lm, twins  # noqa: E402, F401
+
+twins.register()

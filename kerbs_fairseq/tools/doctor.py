@@ -82,7 +82,7 @@ def problems() -> Iterator[str]:
     if requirements.version_of("fairseq") is not None:
         missing = [f"fairseq-{name}" for name in COMMANDS if commands.find(f"fairseq-{name}") is None]
         if missing:
-            yield f"commands not found: {', '.join(missing)}: pip install --force-reinstall --no-deps fairseq==0.12.2"
+            yield f"commands not found: {', '.join(missing)}: {requirements.REINSTALL}"
     if kerbs_fairseq.plugin_fault is None:
         for extension in ("fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast"):
             try:

@@ -1,0 +1,149 @@
+"""The kernel, section 4.1.2 of the paper, written so that it is right at every θ.
+
+The paper has K(h, w; θ) = |h| |w| k(c; θ) with c = cos(h, w) and
+
+    k(c; θ) = a(θ) (e^(−θc) − 1),    a(θ) = −θ / (2 (e^(−θ) + θ − 1)),
+
+which is 0/0 at θ = 0, where training starts and where a moved sense is put. With
+
+    φ(x) = (e^x − 1) / x,  φ(0) = 1,        ψ(θ) = (e^(−θ) + θ − 1) / θ²,  ψ(0) = 1/2,
+
+the same function is k(c; θ) = c φ(−θc) / (2 ψ(θ)): nothing in it is ever zero or infinite, and at θ = 0 it is c, so
+that K is the inner product.
+"""
+
+import math
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+KERNELS = ("paper", "dot", "released")
+TINY = 1e-12  # below this length a vector has no direction
+SERIES_BELOW = 1.0  # |x| below which the closed forms lose digits, and the series are used
+# Coefficients of the series at 0 of φ', ψ and ψ'; at |x| = 1 the first one left out is below 1e-17.
+_PHI_PRIME = [(n + 1) / math.factorial(n + 2) for n in range(18)]
+_PSI = [(-1) ** n / math.factorial(n + 2) for n in range(18)]
+_PSI_PRIME = [(-1) ** (n + 1) * (n + 1) / math.factorial(n + 3) for n in range(18)]
+
+
+def _series(coefficients: list[float], x: Tensor) -> Tensor:
+    """Σ_n coefficients[n] x^n by Horner's rule; any shape."""
+    value = torch.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = value.mul_(x).add_(coefficient)
+    return value
+
+
+def _near_zero_or(x: Tensor, coefficients: list[float], closed_form: Tensor) -> Tensor:
+    return torch.where(x.abs() < SERIES_BELOW, _series(coefficients, x), closed_form)
+
+
+def phi(x: Tensor) -> Tensor:
+    """φ(x) = (e^x − 1) / x, and 1 at 0; any shape, no gradient."""
+    return torch.where(x.abs() < 1e-20, torch.ones_like(x), torch.expm1(x) / x)
+
+
+def phi_prime(x: Tensor) -> Tensor:
+    """φ'(x) = (e^x − φ(x)) / x, and 1/2 at 0; any shape, no gradient."""
+    return _near_zero_or(x, _PHI_PRIME, (torch.exp(x) - phi(x)) / x)
+
+
+def psi(theta: Tensor) -> Tensor:
+    """ψ(θ) = (e^(−θ) + θ − 1) / θ², and 1/2 at 0; any shape, no gradient."""
+    return _near_zero_or(theta, _PSI, (torch.expm1(-theta) + theta) / theta**2)
+
+
+def psi_prime(theta: Tensor) -> Tensor:
+    """ψ'(θ), and −1/6 at 0; any shape, no gradient."""
+    decay = torch.expm1(-theta)
+    return _near_zero_or(theta, _PSI_PRIME, (-theta * decay - 2 * (decay + theta)) / theta**3)
+
+
+class _Phi(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return phi(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * phi_prime(x)
+
+
+class _Psi(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor) -> Tensor:
+        ctx.save_for_backward(theta)
+        return psi(theta)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (theta,) = ctx.saved_tensors
+        return gradient * psi_prime(theta)
+
+
+class _Bounded(torch.autograd.Function):
+    """Clamps, but stops only those gradients that would push further out: a θ at the bound can come back."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, bound: float) -> Tensor:
+        ctx.save_for_backward(theta)
+        ctx.bound = bound
+        return theta.clamp(-bound, bound)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (theta,) = ctx.saved_tensors
+        outward = ((theta >= ctx.bound) & (gradient < 0)) | ((theta <= -ctx.bound) & (gradient > 0))
+        return gradient.masked_fill(outward, 0), None
+
+
+def bounded(theta: Tensor, bound: float) -> Tensor:
+    """θ clamped to [−bound, bound], so that e^(−θc) cannot overflow; any shape."""
+    return _Bounded.apply(theta, bound)
+
+
+def released_theta(theta_raw: Tensor) -> Tensor:
+    """The θ of the released code: −e^x, with x the raw parameter soft-clipped to (−5, 4); any shape."""
+    soft = torch.where(theta_raw > 0, 4 * torch.tanh(theta_raw / 4), 5 * torch.tanh(theta_raw / 5))
+    return -torch.exp(soft)
+
+
+def curvature(c: Tensor, theta: Tensor, kernel: str = "paper") -> Tensor:
+    """k(c; θ) / c = φ(−θc) / (2 ψ(θ)), for cosines ``c`` (tokens, senses) and ``theta`` (senses,), with gradients.
+
+    ``paper`` is Eq. 8; ``released`` is what the authors' code computes: Eq. 8 for c > 0, the inner product for c ≤ 0,
+    with ``theta`` as :func:`released_theta` gives it; ``dot`` is the inner product.
+    """
+    if kernel == "dot":
+        return torch.ones_like(c)
+    curved = _Phi.apply(-theta * c) / (2 * _Psi.apply(theta))
+    return curved if kernel == "paper" else torch.where(c > 0, curved, torch.ones_like(c))
+
+
+def unit(x: Tensor) -> Tensor:
+    """``x`` (rows, d) at length 1; a zero vector stays zero."""
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(TINY)
+
+
+def sense_scores(features: Tensor, vectors: Tensor, theta: Optional[Tensor], kernel: str = "paper") -> Tensor:
+    """K(h, w; θ), Eq. 8: ``features`` (tokens, d), ``vectors`` (senses, d), ``theta`` (senses,) → (tokens, senses).
+
+    The plain reference, with gradients by autograd: |h| |w| k(c) is the inner product times k(c) / c. The element-wise
+    part runs in float32, or in float64 if that is given.
+    """
+    features, vectors = at_least_float32(features), at_least_float32(vectors)
+    product = features @ vectors.t()
+    if kernel == "dot" or theta is None:
+        return product
+    return product * curvature(unit(features) @ unit(vectors).t(), at_least_float32(theta), kernel)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x``, in float32 if it is in half precision."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -1,0 +1,26 @@
+"""The loss as the paper writes it, with autograd and no care for memory: what the fast one is tested against."""
+
+from typing import Optional
+
+from torch import Tensor
+
+from kerbs_fairseq.functional.kernel import sense_scores
+from kerbs_fairseq.functional.words import word_log_probs
+
+
+def reference_loss(
+    features: Tensor,
+    vectors: Tensor,
+    theta: Optional[Tensor],
+    slots: Tensor,
+    target: Tensor,
+    weight: Optional[Tensor] = None,
+    kernel: str = "paper",
+    smoothing: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The same as :func:`kerbs_fairseq.functional.fused.fused_loss`."""
+    log_probs = word_log_probs(sense_scores(features, vectors, theta, kernel), slots)  # (tokens, words)
+    log_prob = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+    epsilon_i = smoothing / (slots.size(0) - 1) if smoothing else 0.0
+    loss = -(1 - smoothing - epsilon_i) * log_prob - epsilon_i * log_probs.sum(1)
+    return (loss if weight is None else loss * weight).sum(), log_prob

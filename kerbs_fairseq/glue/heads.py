@@ -1,0 +1,148 @@
+"""Output layers for fairseq decoders: how each is built from the options and put in the place of the softmax."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any, NoReturn, Optional
+
+import torch
+from torch import Tensor, nn
+
+from kerbs_fairseq import requirements
+from kerbs_fairseq.modules.kerbs import KernelizedBayesianSoftmax
+from kerbs_fairseq.modules.mos import MixtureOfSoftmaxes
+
+logger = logging.getLogger(__name__)
+
+PROJECTIONS = ("output_projection", "fc_out")  # what Transformers and LSTMs call their last matrix
+
+
+def refuse(message: str) -> NoReturn:
+    """A user's mistake: one line where a fairseq command is running, a ValueError in a program."""
+    requirements.stop(message, ValueError)
+
+
+class HeadDecoder:
+    """Mixed into the class of a decoder: its output layer is ``self.head``, which gives log-probabilities.
+
+    fairseq normalises what a decoder returns by a softmax, which leaves log-probabilities as they are, so scoring,
+    beam search, sampling with a temperature and ensembles need nothing else.
+    """
+
+    head: nn.Module
+    gives_features = False
+
+    def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
+        """(..., d) → log P (..., words), or the features themselves inside :func:`features_of`."""
+        return features if self.gives_features else self.head_log_prob(features)
+
+    def head_log_prob(self, features: Tensor) -> Tensor:
+        """Log P of every word: (..., d) → (..., words)."""
+        raise NotImplementedError  # each head's own
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
+        """Check a checkpoint before it is loaded."""
+        before = set(state_dict)
+        state_dict = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
+        if not any(key.startswith(f"{name}.head.") for key in state_dict):
+            refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
+        for projection in PROJECTIONS:  # fairseq puts a shared one back, which this decoder may not have
+            key = f"{name}.{projection}.weight"
+            if key not in before and getattr(self, projection, None) is None:
+                state_dict.pop(key, None)
+        return state_dict
+
+
+@contextlib.contextmanager
+def features_of(decoder: HeadDecoder) -> Iterator[None]:
+    """Within this context the decoder returns features (..., d) in place of log-probabilities."""
+    decoder.gives_features = True
+    try:
+        yield
+    finally:
+        decoder.gives_features = False
+
+
+def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor]:
+    """(name, weight (words, d)) of a decoder's own last matrix; the name is None if it is its input embedding."""
+    for name in PROJECTIONS:
+        layer = getattr(decoder, name, None)
+        if layer is not None:
+            if not isinstance(layer, nn.Linear):
+                refuse(f"the decoder's {name} is a {type(layer).__name__}, not a plain matrix: it cannot be replaced")
+            return name, layer.weight
+    if getattr(decoder, "share_input_output_embed", False):
+        embedding: Any = decoder.embed_tokens
+        return None, embedding.weight
+    refuse(f"{type(decoder).__name__} has no output projection that could be replaced")
+
+
+class KerbsDecoder(HeadDecoder):
+    """A decoder whose output layer is KerBS."""
+
+    head: KernelizedBayesianSoftmax
+
+    def head_log_prob(self, features: Tensor) -> Tensor:
+        """Log P of every word: (..., d) → (..., words)."""
+        return self.head.log_prob(features)
+
+    def build_head(self, args: Any, dictionary: Any) -> None:
+        """Take the softmax away and put KerBS there, with senses that start from the vectors of the softmax."""
+        name, weight = projection_of(self)  # type: ignore[arg-type]
+        if getattr(self, "share_input_output_embed", False):
+            logger.info(
+                "shared embeddings: the sense vectors start from the shared table and then learn on their own; "
+                "input embeddings that are shared with the encoder stay shared"
+            )
+        try:
+            self.head = KernelizedBayesianSoftmax(
+                weight.size(1),
+                len(dictionary),
+                senses=args.kerbs_senses,
+                min_senses=args.kerbs_min_senses,
+                max_senses=args.kerbs_max_senses,
+                init=str(args.kerbs_init),
+                init_vectors=str(args.kerbs_init_vectors),
+                kernel=str(args.kerbs_kernel),
+                theta_init=args.kerbs_theta_init,
+                theta_bound=args.kerbs_theta_bound,
+                counts=torch.tensor(dictionary.count),
+                single=[dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk()],
+                word_vectors=weight.detach(),
+                chunk=args.kerbs_chunk,
+                reference=args.kerbs_reference,
+                seed=args.kerbs_seed,
+            )
+        except ValueError as error:
+            refuse(f"{error}. See the --kerbs-… options in --help")
+        if name is not None:
+            delattr(self, name)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
+        """Refuse a checkpoint with another vocabulary or number of senses."""
+        state_dict = super().upgrade_state_dict_named(state_dict, name)
+        table = f"{name}.head.senses."
+        if table + "sense_to_word" not in state_dict:
+            refuse("the checkpoint is not of a KerBS model: load it with the architecture it came from")
+        problem = self.head.senses.misfit(state_dict[table + "sense_to_word"], state_dict.get(table + "vectors"))
+        if problem:
+            refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
+        return state_dict
+
+
+class MosDecoder(HeadDecoder):
+    """A decoder whose output layer is a mixture of softmaxes, all with the decoder's own last matrix."""
+
+    head: MixtureOfSoftmaxes
+
+    def head_log_prob(self, features: Tensor) -> Tensor:
+        """Log P of every word: (..., d) → (..., words)."""
+        return self.head.log_prob(features, super(HeadDecoder, self).output_layer)  # type: ignore[misc]
+
+    def build_head(self, args: Any, dictionary: Any) -> None:
+        """Put the mixture between the features and the last matrix."""
+        _, weight = projection_of(self)  # type: ignore[arg-type]
+        try:
+            self.head = MixtureOfSoftmaxes(weight.size(1), args.mos_components)
+        except ValueError as error:
+            refuse(f"--mos-components: {error}")

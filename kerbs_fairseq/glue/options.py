@@ -1,0 +1,45 @@
+"""The options that twins add to the architectures they are twins of, for argparse and for hydra alike."""
+
+from dataclasses import dataclass, field
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from kerbs_fairseq.functional.initial import INITIAL_MAPS, INITIAL_VECTORS
+from kerbs_fairseq.functional.kernel import KERNELS
+
+
+@dataclass
+class KerbsOptions(FairseqDataclass):
+    """Options of ``kerbs_X``."""
+
+    kerbs_senses: float = field(default=3.0, metadata={"help": "senses a word on average (special symbols have one)"})
+    kerbs_min_senses: int = field(default=1, metadata={"help": "every word has at least this many senses"})
+    kerbs_max_senses: int = field(default=4, metadata={"help": "every word has at most this many senses"})
+    kerbs_init: ChoiceEnum(INITIAL_MAPS) = field(  # type: ignore[valid-type]
+        default="random",
+        metadata={"help": "first allocation: random (the paper), uniform (the released code), by word frequency"},
+    )
+    kerbs_init_vectors: ChoiceEnum(INITIAL_VECTORS) = field(  # type: ignore[valid-type]
+        default="clone",
+        metadata={"help": "senses of a word start as one vector plus noise (clone) or each on its own (random)"},
+    )
+    kerbs_kernel: ChoiceEnum(KERNELS) = field(  # type: ignore[valid-type]
+        default="paper",
+        metadata={"help": "kernel: of the paper; inner product (dot, no theta); of the authors' released code"},
+    )
+    kerbs_theta_init: float = field(default=1e-8, metadata={"help": "where every theta starts (0: inner product)"})
+    kerbs_theta_bound: float = field(default=8.0, metadata={"help": "theta stays within plus and minus this"})
+    kerbs_chunk: int = field(
+        default=0, metadata={"help": "tokens whose scores are in memory at a time in the loss; 0 chooses"}
+    )
+    kerbs_reference: bool = field(
+        default=False, metadata={"help": "use the plain reference implementation of the loss (slow, much memory)"}
+    )
+    kerbs_seed: int = field(default=1, metadata={"help": "for the first allocation and vectors; equal on all workers"})
+
+
+@dataclass
+class MosOptions(FairseqDataclass):
+    """Options of ``mos_X``."""
+
+    mos_components: int = field(default=3, metadata={"help": "softmaxes in the mixture"})

@@ -1,0 +1,55 @@
+"""Models of fairseq that have no twin, each with the reason that a user is given."""
+
+ENCODER_ONLY = "the model has an encoder only, and no decoder whose softmax could be replaced"
+ALL_AT_ONCE = "the model predicts all words of a sentence at once, not one after the other"
+NO_WORDS = "the model does not predict words"
+SPEECH = "the model reads speech; KerBS has been fitted to models that read text"
+PARALLEL = "the model's decoder is split over devices"
+NEITHER = "the model's decoder is neither an LSTM nor a Transformer"
+
+REASONS = {
+    "camembert": ENCODER_ONLY,
+    "gottbert": ENCODER_ONLY,
+    "masked_lm": ENCODER_ONLY,
+    "model_parallel_roberta": ENCODER_ONLY,
+    "roberta": ENCODER_ONLY,
+    "xlmr": ENCODER_ONLY,
+    "xmod": ENCODER_ONLY,
+    "cmlm_transformer": ALL_AT_ONCE,
+    "insertion_transformer": ALL_AT_ONCE,
+    "iterative_nonautoregressive_transformer": ALL_AT_ONCE,
+    "levenshtein_transformer": ALL_AT_ONCE,
+    "nacrf_transformer": ALL_AT_ONCE,
+    "nonautoregressive_transformer": ALL_AT_ONCE,
+    "fastspeech2": NO_WORDS,
+    "hubert": NO_WORDS,
+    "hubert_ctc": NO_WORDS,
+    "s2spect_transformer": NO_WORDS,
+    "tacotron_2": NO_WORDS,
+    "tts_transformer": NO_WORDS,
+    "wav2vec": NO_WORDS,
+    "wav2vec2": NO_WORDS,
+    "wav2vec_ctc": NO_WORDS,
+    "convtransformer": SPEECH,
+    "s2t_berard": SPEECH,
+    "s2t_conformer": SPEECH,
+    "s2t_transformer": SPEECH,
+    "s2ut_conformer": SPEECH,
+    "s2ut_transformer": SPEECH,
+    "wav2vec_seq2seq": SPEECH,
+    "xm_transformer": SPEECH,
+    "model_parallel_transformer": PARALLEL,
+    "model_parallel_transformer_lm": PARALLEL,
+    "pipeline_parallel_transformer": PARALLEL,
+    "fconv": NEITHER,
+    "fconv_lm": NEITHER,
+    "fconv_self_att": NEITHER,
+    "lightconv": NEITHER,
+    "lightconv_lm": NEITHER,
+    "dummy_model": "the model is a stand-in for timing fairseq itself",
+    "hf_gpt2": "the model's output layer belongs to the Hugging Face library",
+    "multilingual_transformer": "the model has a decoder for every pair of languages; train a transformer for one pair",
+    "roberta_enc_dec": "the model's output layer is that of a pretrained RoBERTa",
+    "transformer_from_pretrained_xlm": "the model's output layer is that of a pretrained XLM",
+    "transformer_ulm": "the model predicts several streams of units at once",
+}

@@ -1,0 +1,114 @@
+"""KerBS as an output layer, with the interface of ``torch.nn.AdaptiveLogSoftmaxWithLoss``."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+
+from kerbs_fairseq.functional.fused import chunk_size, fused_loss
+from kerbs_fairseq.functional.initial import initial_senses, initial_vectors, map_of
+from kerbs_fairseq.functional.kernel import sense_scores
+from kerbs_fairseq.functional.reference import reference_loss
+from kerbs_fairseq.functional.words import word_log_probs
+from kerbs_fairseq.modules.senses import SenseTable
+
+
+class Output(NamedTuple):
+    """What forward gives: log P(target) of every row (rows,), and the mean of its negative."""
+
+    output: Tensor
+    loss: Tensor
+
+
+class KernelizedBayesianSoftmax(nn.Module):
+    """The output layer of the paper: from features to words, through senses.
+
+    Args:
+        in_features: size d of a feature vector
+        n_words: size V of the vocabulary
+        senses: senses a word on average; S = round(senses · V)
+        min_senses, max_senses: bounds for every word
+        init: first allocation: ``random``, ``uniform`` or ``frequency`` (needs ``counts``)
+        init_vectors: first vectors: ``clone`` (the senses of a word start together) or ``random``
+        kernel: ``paper``, ``dot`` (inner product) or ``released`` (as in the authors' code)
+        theta_init, theta_bound: where θ starts, and how far it can go
+        counts: how often each word occurs (words,)
+        single: words that keep one sense (special symbols)
+        word_vectors: vectors (words, d) that the senses start from; drawn if there are none
+        chunk: tokens whose scores are in memory at a time; 0 chooses
+        reference: use the plain implementation, which keeps all scores in memory
+        seed: of allocation and vectors
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_words: int,
+        senses: float = 3.0,
+        min_senses: int = 1,
+        max_senses: int = 4,
+        init: str = "random",
+        init_vectors: str = "clone",
+        kernel: str = "paper",
+        theta_init: float = 1e-8,
+        theta_bound: float = 8.0,
+        counts: Optional[Tensor] = None,
+        single: Sequence[int] = (),
+        word_vectors: Optional[Tensor] = None,
+        chunk: int = 0,
+        reference: bool = False,
+        seed: int = 1,
+    ) -> None:
+        super().__init__()
+        if chunk < 0:
+            raise ValueError(f"a chunk of {chunk} tokens: give a positive number, or 0 for an automatic choice")
+        numbers = initial_senses(n_words, senses, min_senses, max_senses, init, counts, single, seed)
+        sense_to_word = map_of(numbers)
+        if word_vectors is None:
+            generator = torch.Generator().manual_seed(seed)
+            word_vectors = torch.randn(n_words, in_features, generator=generator) * in_features**-0.5
+        vectors = initial_vectors(word_vectors.detach(), sense_to_word, init_vectors, seed + 1)
+        self.min_senses, self.single = min_senses, tuple(single)
+        self.senses = SenseTable(vectors, sense_to_word, n_words, max_senses, kernel, theta_init, theta_bound)
+        self.in_features, self.chunk, self.reference = in_features, chunk, reference
+
+    @property
+    def n_words(self) -> int:
+        """Size of the vocabulary."""
+        return self.senses.n_words
+
+    def forward(self, input: Tensor, target: Tensor) -> Output:
+        """``input`` (rows, d) or (d,), ``target`` (rows,) or () → log P(target), and the mean loss."""
+        rows, words = input.reshape(-1, self.in_features), target.reshape(-1)
+        if len(rows) != len(words):
+            raise RuntimeError(f"input has {len(rows)} rows and target {len(words)}: they must be the same")
+        loss, log_prob = self.loss(rows, words)
+        return Output(log_prob.reshape(target.shape), loss / max(len(rows), 1))
+
+    def loss(
+        self, features: Tensor, target: Tensor, weight: Optional[Tensor] = None, label_smoothing: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """Σ weight · loss and log P(target): ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,)."""
+        table = self.senses
+        arguments = (features, table.vectors, table.theta, table.slots, target, weight, table.kernel, label_smoothing)
+        return reference_loss(*arguments) if self.reference else fused_loss(*arguments, self.chunk)
+
+    def log_prob(self, input: Tensor) -> Tensor:
+        """log P of every word: ``input`` (..., d) → (..., words)."""
+        table = self.senses
+        rows = input.reshape(-1, input.size(-1))
+        # gradients need all scores; without them they come and go chunk by chunk
+        keep = torch.is_grad_enabled() or self.reference
+        size = max(len(rows), 1) if keep else self.chunk or chunk_size(len(table.vectors), rows.device)
+        theta = table.theta
+        parts = [
+            word_log_probs(sense_scores(part, table.vectors, theta, table.kernel), table.slots)
+            for part in rows.split(size)
+        ]
+        joined = torch.cat(parts) if parts else rows.new_empty(0, self.n_words)
+        return joined.reshape(*input.shape[:-1], self.n_words)
+
+    def predict(self, input: Tensor) -> Tensor:
+        """The most probable word: ``input`` (..., d) → (...)."""
+        return self.log_prob(input).argmax(-1)

@@ -1,0 +1,100 @@
+"""The sense table: one matrix of sense vectors, a θ for each, and the map from senses to words."""
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+
+from kerbs_fairseq.functional.kernel import KERNELS, bounded, released_theta
+from kerbs_fairseq.functional.words import slots_of
+
+MAP_NAME = "sense_to_word"
+
+
+class SenseTable(nn.Module):
+    """S senses of V words.
+
+    Parameters: ``vectors`` (senses, d), ``theta_raw`` (senses,) unless the kernel is ``dot``. Buffer: ``sense_to_word``
+    (senses,), saved with the model. ``slots`` (words, max_senses), the lookup the other way round, is derived from it
+    whenever it has changed, in place or as a whole, so it is never wrong and never saved.
+    """
+
+    def __init__(
+        self,
+        vectors: Tensor,
+        sense_to_word: Tensor,
+        n_words: int,
+        max_senses: int,
+        kernel: str = "paper",
+        theta_init: float = 1e-8,
+        theta_bound: float = 8.0,
+    ) -> None:
+        super().__init__()
+        if kernel not in KERNELS:
+            raise ValueError(f"unknown kernel {kernel!r}: one of {', '.join(KERNELS)}")
+        if not 0 < theta_bound <= 40:
+            raise ValueError(f"the bound of θ is {theta_bound:g}: it must lie above 0, and at 40 float32 ends")
+        self.n_words, self.max_senses, self.kernel, self.theta_bound = n_words, max_senses, kernel, theta_bound
+        self.vectors = nn.Parameter(vectors)
+        self.theta_raw: Optional[nn.Parameter] = None
+        if kernel != "dot":
+            self.theta_raw = nn.Parameter(torch.full_like(vectors[:, 0], theta_init))
+        self.sense_to_word: Tensor
+        self.register_buffer(MAP_NAME, sense_to_word)
+        self._slots: Optional[Tensor] = None
+        self._slots_are_of: tuple[Any, ...] = ()
+
+    @property
+    def theta(self) -> Optional[Tensor]:
+        """θ (senses,) as the kernel uses it; None for ``dot``."""
+        if self.theta_raw is None:
+            return None
+        return (
+            released_theta(self.theta_raw) if self.kernel == "released" else bounded(self.theta_raw, self.theta_bound)
+        )
+
+    @property
+    def slots(self) -> Tensor:
+        """The senses of each word (words, max_senses), −1 where it has no more."""
+        now = (self.sense_to_word, self.sense_to_word._version)
+        if self._slots is None or now[0] is not self._slots_are_of[0] or now[1] != self._slots_are_of[1]:
+            self._slots, self._slots_are_of = slots_of(self.sense_to_word, self.n_words, self.max_senses), now
+        return self._slots
+
+    def senses_per_word(self) -> Tensor:
+        """How many senses each word has (words,)."""
+        return torch.bincount(self.sense_to_word, minlength=self.n_words)
+
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        senses, d = self.vectors.shape
+        return f"{senses} senses of {self.n_words} words, {d} features, kernel={self.kernel}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the derived table is not copied along: a copy has a map of its own
+        return {**self.__dict__, "_slots": None, "_slots_are_of": ()}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + MAP_NAME)
+        if saved is not None:
+            problem = self.misfit(saved, state_dict.get(prefix + "vectors"))
+            if problem:
+                raise SenseTableMisfit(problem)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def misfit(self, sense_to_word: Tensor, vectors: Optional[Tensor]) -> Optional[str]:
+        """Why a saved table does not fit into this one, or None."""
+        if vectors is not None and vectors.shape != self.vectors.shape:
+            (saved, d), (here, d_here) = vectors.shape, self.vectors.shape
+            return f"the checkpoint has {saved} senses of {d} features, the model has {here} of {d_here}"
+        words = int(sense_to_word.max()) + 1
+        if words != self.n_words:
+            return f"the checkpoint has senses for {words} words, the model has {self.n_words} words"
+        most = int(torch.bincount(sense_to_word).max())
+        if most > self.max_senses:
+            return f"the checkpoint has a word with {most} senses, the model allows {self.max_senses}"
+        return None
+
+
+class SenseTableMisfit(ValueError):
+    """A checkpoint with another vocabulary or another number of senses than the model."""
