@@ -19,9 +19,8 @@ HEADS: dict[str, tuple[type[HeadDecoder], type[FairseqDataclass]]] = {
 }
 
 
-@functools.cache
-def decoder_class(base: Any, head: Any) -> type:
-    """The class of a decoder with another output layer; one and the same for the same two classes."""
+def decoder_class(base: type, head: type) -> type:
+    """The class of a decoder with another output layer."""
     return type(f"{head.__name__.removesuffix('Decoder')}{base.__name__}", (head, base), {"__module__": __name__})
 
 
