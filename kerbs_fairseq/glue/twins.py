@@ -7,6 +7,8 @@ from typing import Any, Callable, Optional
 from fairseq import models
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models.lstm import LSTMModel
+from fairseq.models.lstm_lm import LSTMLanguageModel
 
 from kerbs_fairseq.glue.heads import HeadDecoder, KerbsDecoder, MosDecoder, refuse
 from kerbs_fairseq.glue.options import KerbsOptions, MosOptions
@@ -24,10 +26,12 @@ def decoder_class(base: type, head: type) -> type:
     return type(f"{head.__name__.removesuffix('Decoder')}{base.__name__}", (head, base), {"__module__": __name__})
 
 
-def check_no_adaptive_softmax(args: Any, base: str) -> None:
+def check_no_adaptive_softmax(args: Any, model: type) -> None:
     """Refuse an adaptive softmax, an option or the architecture's default, before fairseq tries to build one."""
     asked = getattr(args, "adaptive_softmax_cutoff", None) is not None
-    if base in ("lstm", "lstm_lm"):  # they have cut-off points by default, but use them with this criterion only
+    if issubclass(
+        model, (LSTMModel, LSTMLanguageModel)
+    ):  # they have cut-off points by default, but use them with this criterion only
         asked = getattr(args, "criterion", None) == "adaptive_loss"
     if asked:
         refuse(
@@ -45,7 +49,7 @@ def twin_of(base: str, prefix: str) -> type:
     class Twin(Base):  # type: ignore[valid-type, misc]
         @classmethod
         def build_model(cls, args: Any, task: Any) -> Any:
-            check_no_adaptive_softmax(args, base)
+            check_no_adaptive_softmax(args, Base)
             model = super().build_model(args, task)
             decoder = model.decoder
             decoder.__class__ = decoder_class(type(decoder), head)

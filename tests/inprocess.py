@@ -1,0 +1,81 @@
+"""Models built in this process as fairseq-train builds them, from a command line, and small enough to be quick."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import models, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from kerbs_fairseq.glue.twins import HEADS, SUPPORTED
+
+SEQ2SEQ = (
+    "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16 "
+    "--encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-attention-heads 2 --decoder-attention-heads 2"
+)
+SMALL = {
+    "transformer": SEQ2SEQ,
+    "transformer_align": SEQ2SEQ + " --alignment-layer 0 --alignment-heads 1",
+    "bart": SEQ2SEQ,
+    "lstm": (
+        "--encoder-embed-dim 16 --decoder-embed-dim 16 --decoder-out-embed-dim 16 --encoder-hidden-size 16 "
+        "--decoder-hidden-size 16"
+    ),
+    "transformer_lm": (
+        "--decoder-layers 1 --decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 "
+        "--decoder-ffn-embed-dim 16 --decoder-attention-heads 2"
+    ),
+    "lstm_lm": "--decoder-embed-dim 16 --decoder-hidden-size 16 --decoder-out-embed-dim 16",
+    "gru_lm": "--decoder-embed-dim 16 --decoder-hidden-size 24 --decoder-out-embed-dim 16",
+}
+LANGUAGE_MODELS = ("transformer_lm", "lstm_lm", "gru_lm")
+ARCHITECTURES = {base: sorted(models.ARCH_MODEL_INV_REGISTRY.get(base, [base])) for base in SUPPORTED}
+TWINS = [(base, f"{prefix}_{arch}") for prefix in HEADS for base, archs in ARCHITECTURES.items() for arch in archs]
+
+
+class Run(NamedTuple):
+    """What fairseq-train has before its first update."""
+
+    cfg: Any
+    task: Any
+    model: Any
+    criterion: Any
+
+
+def prepare(data: Path, base: str, command: str, seed: int = 1) -> Run:
+    """Parse a command line of fairseq-train and build task, model and criterion."""
+    task = "language_modeling --sample-break-mode eos" if base in LANGUAGE_MODELS else "translation"
+    arguments = f"{data} --task {task} {SMALL[base]} --dropout 0 {command} --seed {seed}"
+    args = options.parse_args_and_arch(options.get_training_parser(), arguments.split())
+    cfg = convert_namespace_to_omegaconf(args)
+    torch.manual_seed(seed)
+    built = tasks.setup_task(cfg.task)
+    built.load_dataset("valid")
+    return Run(cfg, built, built.build_model(cfg.model), built.build_criterion(cfg.criterion))
+
+
+def batch(run: Run, sentences: int = 6) -> dict[str, Any]:
+    """The first sentences of the validation set, longest and shortest padded together."""
+    data = run.task.dataset("valid")
+    return data.collater([data[i] for i in range(sentences)])
+
+
+def log_probs(run: Run, sample: dict[str, Any]) -> torch.Tensor:
+    """Log P of every word at every position (sentences, length, words)."""
+    return run.model.get_normalized_probs(run.model(**sample["net_input"]), log_probs=True)
+
+
+def search(run: Run, sample: dict[str, Any], beam: int = 3) -> list[list[tuple[list[int], float]]]:
+    """Beam search: (tokens, score) of every hypothesis of every sentence."""
+    run.model.eval()
+    generator = run.task.build_generator([run.model], generator_options(beam))
+    found = run.task.inference_step(generator, [run.model], sample)
+    return [[(h["tokens"].tolist(), float(h["score"])) for h in sentence] for sentence in found]
+
+
+def generator_options(beam: int) -> Any:
+    """What --beam and a limit of length mean to a task."""
+    args = options.parse_args_and_arch(
+        options.get_generation_parser(), f"unused --path unused --beam {beam} --max-len-b 12".split()
+    )
+    return convert_namespace_to_omegaconf(args).generation

@@ -1,0 +1,211 @@
+"""Every twin in the registry: one training step, probabilities that sum to 1, one beam search; or a clear refusal."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import run as run_command
+from fairseq import models
+from inprocess import ARCHITECTURES, LANGUAGE_MODELS, TWINS, batch, log_probs, prepare, search
+
+from kerbs_fairseq.glue import twins
+from kerbs_fairseq.glue.unsupported import REASONS
+
+FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
+FREE_OF_KERBS = {name for name in models.MODEL_REGISTRY if not name.startswith(("kerbs_", "mos_"))}
+
+
+@pytest.fixture(scope="session")
+def joined(once, corpus: Path) -> Path:
+    """The translation corpus with one dictionary for both sides, as shared embeddings need it."""
+    prefixes = " ".join(f"--{split}pref {corpus}/parallel/{split}" for split in ("train", "valid"))
+    return once(
+        "joined",
+        lambda to: run_command(f"fairseq-preprocess -s src -t tgt {prefixes} --joined-dictionary --destdir {to}"),
+    )
+
+
+@pytest.fixture
+def data_for(joined: Path, text: Path):
+    return lambda base: text if base in LANGUAGE_MODELS else joined
+
+
+@pytest.mark.parametrize(("base", "arch"), TWINS, ids=[arch for _, arch in TWINS])
+def test_every_twin_trains_and_searches(data_for, base: str, arch: str) -> None:
+    criterion = "kerbs_cross_entropy" if arch.startswith("kerbs_") else "cross_entropy"
+    command = f"--arch {arch} --criterion {criterion}"
+    if adaptive_by_default(arch):
+        with pytest.raises(ValueError, match="an adaptive softmax"):
+            prepare(data_for(base), base, command)
+        return
+    run = prepare(data_for(base), base, command)
+    sample = batch(run)
+    optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
+    for mode in (True, False):
+        run.model.train(mode)
+        total = log_probs(run, sample).exp().sum(-1)
+        torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0)
+    run.model.train()
+    loss, size, _ = run.criterion(run.model, sample)
+    (loss / size).backward()
+    unused = [name for name, p in run.model.named_parameters() if p.requires_grad and p.grad is None]
+    assert [name for name in unused if "head" in name] == []
+    optimizer.step()
+    after, _, _ = run.criterion(run.model, sample)
+    assert after < loss
+    found = search(run, sample, beam=3)
+    assert [len(sentence) for sentence in found] == [3] * 6
+
+
+def adaptive_by_default(arch: str) -> bool:
+    import argparse
+
+    args = argparse.Namespace()
+    models.ARCH_CONFIG_REGISTRY[arch](args)
+    return getattr(args, "adaptive_softmax_cutoff", None) is not None and "lstm" not in arch
+
+
+def test_some_architectures_are_adaptive_by_default() -> None:
+    assert adaptive_by_default("kerbs_transformer_lm_wiki103")
+    assert not adaptive_by_default("kerbs_transformer_lm_gpt")
+
+
+def test_a_twin_has_the_defaults_of_its_architecture() -> None:
+    import argparse
+
+    for base, archs in ARCHITECTURES.items():
+        for arch in archs:
+            stock, twin = argparse.Namespace(), argparse.Namespace()
+            models.ARCH_CONFIG_REGISTRY[arch](stock)
+            models.ARCH_CONFIG_REGISTRY[f"kerbs_{arch}"](twin)
+            assert vars(stock).items() <= vars(twin).items(), f"{base}: {arch}"
+            if base not in models.MODEL_DATACLASS_REGISTRY:  # else the dataclass has them
+                assert twin.kerbs_senses == 3.0
+
+
+def test_every_model_has_a_twin_or_a_reason() -> None:
+    assert set(REASONS) <= FREE_OF_KERBS
+    assert set(REASONS) | set(twins.SUPPORTED) == FREE_OF_KERBS
+
+
+def test_the_support_matrix_names_every_model() -> None:
+    matrix = (Path(__file__).parent.parent / "docs" / "support.md").read_text(encoding="utf-8")
+    for name in FREE_OF_KERBS:
+        assert f"`{name}`" in matrix, name
+    for reason in REASONS.values():
+        assert reason in matrix
+
+
+@pytest.mark.parametrize("prefix", ["kerbs", "mos"])
+@pytest.mark.parametrize("base", sorted(REASONS))
+def test_refused_model_says_why(prefix: str, base: str) -> None:
+    for arch in models.ARCH_MODEL_INV_REGISTRY.get(base, []):
+        with pytest.raises(ValueError, match=f"kerbs_fairseq: {prefix}_{base}: "):
+            models.ARCH_MODEL_REGISTRY[f"{prefix}_{arch}"].build_model(None, None)
+
+
+@pytest.mark.parametrize("base", FAMILIES)
+def test_one_sense_and_the_inner_product_are_the_softmax(data_for, base: str) -> None:
+    share = "--share-decoder-input-output-embed" if base == "lstm" else ""  # else it has a bias, which KerBS has not
+    arch = FAMILIES[base]
+    stock = prepare(data_for(base), base, f"--arch {arch} --criterion cross_entropy {share}")
+    options = "--kerbs-senses 1 --kerbs-kernel dot"
+    twin = prepare(
+        data_for(base), base, f"--arch kerbs_{arch} --criterion kerbs_cross_entropy {options} {share}", seed=2
+    )
+    state = {k: v for k, v in stock.model.state_dict().items() if k in twin.model.state_dict()}
+    decoder = stock.model.decoder
+    name = next((n for n in ("output_projection", "fc_out") if getattr(decoder, n, None) is not None), "embed_tokens")
+    layer = getattr(decoder, name)
+    if getattr(layer, "bias", None) is not None:
+        torch.nn.init.zeros_(layer.bias)
+    state["decoder.head.senses.vectors"] = layer.weight.detach().clone()
+    state["decoder.head.senses.sense_to_word"] = torch.arange(len(layer.weight))
+    twin.model.load_state_dict(state)
+    sample = batch(stock)
+    losses, gradients = [], []
+    for run in (stock, twin):
+        run.model.train()
+        loss, _, _ = run.criterion(run.model, sample)
+        loss.backward()
+        losses.append(loss)
+        gradients.append({n: p.grad for n, p in run.model.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(losses[0], losses[1])
+    for key in gradients[0].keys() & gradients[1].keys():
+        if not (share or layer.weight is decoder.embed_tokens.weight) or "embed_tokens" not in key:
+            torch.testing.assert_close(gradients[1][key], gradients[0][key], atol=1e-4, rtol=1e-4, msg=key)
+    ours = gradients[1]["decoder.head.senses.vectors"]
+    if layer.weight is not decoder.embed_tokens.weight:
+        torch.testing.assert_close(ours, layer.weight.grad, atol=1e-4, rtol=1e-4)
+    for (tokens, score), (twin_tokens, twin_score) in zip(
+        (h for s in search(stock, sample) for h in s), (h for s in search(twin, sample) for h in s)
+    ):
+        assert tokens == twin_tokens
+        assert score == pytest.approx(twin_score, abs=1e-5)
+
+
+@pytest.mark.parametrize("base", FAMILIES)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_stock_criteria_give_the_same_loss(data_for, base: str, smoothing: float) -> None:
+    ours = prepare(
+        data_for(base),
+        base,
+        f"--arch kerbs_{FAMILIES[base]} --criterion kerbs_cross_entropy --label-smoothing {smoothing}",
+    )
+    name = "label_smoothed_cross_entropy" if smoothing else "cross_entropy"
+    option = f"--label-smoothing {smoothing}" if smoothing else ""
+    theirs = prepare(data_for(base), base, f"--arch kerbs_{FAMILIES[base]} --criterion {name} {option}")
+    sample = batch(ours)
+    results = []
+    for run in (ours, theirs):
+        ours.model.zero_grad()
+        loss, size, output = run.criterion(ours.model, sample)
+        loss.backward()
+        gradients = {n: p.grad.clone() for n, p in ours.model.named_parameters() if p.grad is not None}
+        results.append((loss, size, float(output.get("nll_loss", output["loss"])), gradients))
+    (loss, size, nll, gradients), (their_loss, their_size, their_nll, their_gradients) = results
+    torch.testing.assert_close(loss, their_loss)
+    assert size == their_size
+    assert nll == pytest.approx(their_nll, rel=1e-5)
+    assert gradients.keys() == their_gradients.keys()
+    for key in gradients:
+        torch.testing.assert_close(gradients[key], their_gradients[key], atol=1e-4, rtol=1e-4, msg=key)
+
+
+def test_a_model_of_ones_own_gets_its_twins_in_one_line(data_for) -> None:
+    from fairseq.models.lstm_lm import LSTMLanguageModel
+
+    class OwnModel(LSTMLanguageModel):
+        pass
+
+    models.register_model("own_model_of_a_test")(OwnModel)
+    models.register_model_architecture("own_model_of_a_test", "own_arch")(models.ARCH_CONFIG_REGISTRY["lstm_lm"])
+    twins.add_twins("own_model_of_a_test")
+    run = prepare(data_for("lstm_lm"), "lstm_lm", "--arch kerbs_own_arch --criterion kerbs_cross_entropy")
+    assert isinstance(run.model, OwnModel)
+    assert run.criterion(run.model, batch(run))[0] > 0
+
+
+def test_shared_embeddings_give_the_senses_their_start(data_for, caplog: pytest.LogCaptureFixture) -> None:
+    run = prepare(
+        data_for("transformer"), "transformer", "--arch kerbs_transformer --share-all-embeddings --kerbs-senses 2"
+    )
+    decoder, encoder = run.model.decoder, run.model.encoder
+    assert "shared embeddings: the sense vectors start from the shared table" in caplog.text
+    assert decoder.embed_tokens.weight is encoder.embed_tokens.weight
+    table = decoder.head.senses
+    start = decoder.embed_tokens.weight[table.sense_to_word]
+    spread = float(decoder.embed_tokens.weight.std())
+    assert (table.vectors - start).abs().max() < 0.1 * spread
+    assert not any(table.vectors is p for n, p in run.model.named_parameters() if "embed_tokens" in n)
+
+
+def test_special_symbols_have_one_sense_and_the_others_three_on_average(data_for) -> None:
+    run = prepare(data_for("lstm"), "lstm", "--arch kerbs_lstm")
+    numbers = run.model.decoder.head.senses.senses_per_word()
+    dictionary = run.task.target_dictionary
+    special = [dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk()]
+    assert numbers[special].tolist() == [1] * 4
+    rest = len(dictionary) - 4
+    assert int(numbers.sum()) == 4 + 3 * rest
+    assert (int(numbers.min()), int(numbers.max())) == (1, 4)
