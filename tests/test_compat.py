@@ -161,6 +161,13 @@ def test_numpy_names_in_translation_batches_by_bucket(pairs: Path, tmp_path: Pat
 
 
 @pytest.mark.e2e
+def test_hydra_warnings(pairs: Path) -> None:
+    command = f"fairseq-train {pairs} --user-dir {PACKAGE} {SMALL_LSTM} {QUICK} --max-update 1 --no-save"
+    assert "ConfigStore" not in start(command).stderr
+    assert "ConfigStore" in start(command, env=without("hydra-warnings")).stderr
+
+
+@pytest.mark.e2e
 def test_ddp_on_cpu(pairs: Path, tmp_path: Path) -> None:
     command = (
         f"torchrun --standalone --nproc_per_node 2 --no-python fairseq-train {pairs} --user-dir {PACKAGE} {SMALL_LSTM} "

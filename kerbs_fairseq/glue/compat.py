@@ -8,6 +8,8 @@ names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the 
 import importlib
 import os
 import types
+import warnings
+from importlib import metadata
 from typing import Any, Callable, NamedTuple, Optional
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
@@ -98,6 +100,19 @@ def _old_numpy_names() -> None:
         module.np = old
 
 
+# --- hydra ------------------------------------------------------------------------------------------------------------
+
+
+def _hydra_complains() -> bool:
+    return tuple(int(n) for n in metadata.version("hydra-core").split(".")[:2]) >= (1, 1)
+
+
+def _quiet_hydra() -> None:
+    warnings.filterwarnings("ignore", module=r"hydra\.")
+    # raised on behalf of whoever called fairseq, so only the text tells it
+    warnings.filterwarnings("ignore", message=r"\s*'config' is validated against ConfigStore schema")
+
+
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +168,13 @@ FIXES = (
         "with --sample-break-mode eos, --num-batch-buckets and span masks stop with an AttributeError or TypeError",
         _numpy_lost_old_names,
         _old_numpy_names,
+    ),
+    Fix(
+        "hydra-warnings",
+        "hydra-core >= 1.1 prints five warnings at every command about the way in which fairseq calls it, and hides "
+        "what matters behind them; they are left out",
+        _hydra_complains,
+        _quiet_hydra,
     ),
     Fix(
         "ddp-on-cpu",
