@@ -13,13 +13,13 @@ from kerbs_fairseq.tools import commands
 
 @pytest.mark.e2e
 def test_demo_prints_its_table(tmp_path: Path) -> None:
-    done = start(f"kerbs-demo --out {tmp_path}/out --models lstm --epochs 1")
+    done = start(f"kerbs-demo --out {tmp_path}/out --models lstm --heads kerbs --epochs 1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"epoch  1/1  valid ppl +[\d.]+ ", done.stdout)
-    assert re.search(r"^model +parameters +valid ppl +BLEU +seconds$", done.stdout, re.M)
-    assert re.search(r"^lstm +[\d,]{7} +[\d.]+ +[\d.]+ +\d+$", done.stdout, re.M)
+    assert re.search(r"^model +head +parameters +valid ppl +BLEU +seconds$", done.stdout, re.M)
+    assert re.search(r"^lstm +kerbs +[\d,]{7} +[\d.]+ +[\d.]+ +\d+$", done.stdout, re.M)
     (result,) = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert result["model"] == "lstm"
+    assert (result["model"], result["head"]) == ("lstm", "kerbs")
     assert 2 < result["valid_ppl"] < 360
     assert "tok:none" in result["signature"]
 
@@ -45,11 +45,11 @@ def test_epochs_must_be_positive() -> None:
 
 
 def test_failing_command_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = demo.Model("bad", 1, "--arch no_such_arch")
+    bad = demo.Model("bad", 1, "no_such_arch", "")
     monkeypatch.setattr(demo, "MODELS", (bad,))
     monkeypatch.setattr(demo, "preprocess", lambda folder: None)
     with pytest.raises(SystemExit) as stopped:
-        demo.main(["--out", str(tmp_path / "out")])
+        demo.main(["--out", str(tmp_path / "out"), "--models", "bad", "--heads", "softmax"])
     assert re.match(
         r"kerbs-demo: fairseq-train failed \(2\), all it said is in .*train\.log:\n", str(stopped.value.code)
     )
@@ -57,7 +57,7 @@ def test_failing_command_is_explained(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_training_watch_reads_the_log(capsys: pytest.CaptureFixture) -> None:
-    result = demo.Result("x")
+    result = demo.Result("x", "softmax")
     watch = demo.TrainingWatch(result, 4)
     watch("2026 | INFO | fairseq_cli.train | num. shared model params: 676,040 (num. trained: 676,040)\n")
     watch('2026 | INFO | valid | {"epoch": 1, "valid_loss": "2", "valid_ppl": "4"}\n')

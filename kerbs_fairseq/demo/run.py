@@ -23,28 +23,44 @@ MARK = "kerbs-demo.json"  # says that a folder was written by this command, and 
 
 @dataclass(frozen=True)
 class Model:
-    """One row of the table: a fairseq architecture with its options, and how long it is trained."""
+    """A fairseq architecture with its options, and how long it is trained."""
 
     name: str
     epochs: int
+    architecture: str
     options: str
 
 
-OPTIMISATION = (
-    "--optimizer adam --lr-scheduler inverse_sqrt --warmup-updates 100 --dropout 0.1 --criterion cross_entropy"
+@dataclass(frozen=True)
+class Head:
+    """An output layer: what goes before the name of the architecture, and the criterion that trains it."""
+
+    name: str
+    prefix: str
+    criterion: str
+
+
+HEADS = (
+    Head("softmax", "", "cross_entropy"),
+    Head("mos", "mos_", "cross_entropy"),
+    Head("kerbs", "kerbs_", "kerbs_cross_entropy"),
 )
+
+OPTIMISATION = "--optimizer adam --lr-scheduler inverse_sqrt --warmup-updates 100 --dropout 0.1"
 
 MODELS = (
     Model(
         "transformer",
         10,
-        "--arch transformer_iwslt_de_en --encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 96 "
-        "--decoder-embed-dim 96 --encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 2000",
+        "transformer_iwslt_de_en",
+        "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 96 --decoder-embed-dim 96 "
+        "--encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 2000",
     ),
     Model(
         "lstm",
         10,
-        "--arch lstm --encoder-bidirectional --encoder-embed-dim 96 --decoder-embed-dim 96 --decoder-out-embed-dim 96 "
+        "lstm",
+        "--encoder-bidirectional --encoder-embed-dim 96 --decoder-embed-dim 96 --decoder-out-embed-dim 96 "
         "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 3e-3 --max-tokens 600",
     ),
 )
@@ -55,6 +71,7 @@ class Result:
     """What the table shows of a model."""
 
     model: str
+    head: str
     parameters: int = 0
     valid_ppl: float = float("inf")
     bleu: float = 0.0
@@ -103,20 +120,19 @@ def preprocess(folder: Path) -> None:
     commands.run(show([*command, "--destdir", str(folder / "data")]), folder / "preprocess.log")
 
 
-def train(folder: Path, model: Model, epochs: int, seed: int) -> Result:
-    """Train one model; its parameters, best validation perplexity and time."""
-    result = Result(model.name)
-    save = folder / model.name
-    command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir(), *model.options.split()]
+def train(folder: Path, save: Path, model: Model, head: Head, epochs: int, seed: int) -> Result:
+    """Train one model into ``save``; its parameters and best validation perplexity."""
+    result = Result(model.name, head.name)
+    command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir()]
+    command += ["--arch", head.prefix + model.architecture, "--criterion", head.criterion, *model.options.split()]
     command += [*OPTIMISATION.split(), "--max-epoch", str(epochs), "--seed", str(seed), "--save-dir", str(save)]
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
     commands.run(show(command), save / "train.log", TrainingWatch(result, epochs))
     return result
 
 
-def translate(folder: Path, model: Model) -> tuple[list[str], list[str]]:
-    """Beam search over the test set: (hypotheses, references)."""
-    save = folder / model.name
+def translate(folder: Path, save: Path) -> tuple[list[str], list[str]]:
+    """Beam search over the test set with the best checkpoint in ``save``: (hypotheses, references)."""
     command = ["fairseq-generate", str(folder / "data"), "--user-dir", commands.user_dir(), "--gen-subset", "test"]
     command += ["--beam", "5", "--path", str(save / "checkpoint_best.pt"), "--batch-size", "100", "--no-progress-bar"]
     commands.run(show([*command, "--results-path", str(save)]), save / "generate.log")
@@ -142,15 +158,16 @@ def score(result: Result, hypotheses: list[str], references: list[str]) -> None:
 
 def table(results: list[Result]) -> str:
     """The results as text."""
-    rows = [("model", "parameters", "valid ppl", "BLEU", "seconds")]
-    rows += [(r.model, f"{r.parameters:,}", f"{r.valid_ppl:.2f}", f"{r.bleu:.1f}", f"{r.seconds:.0f}") for r in results]
+    rows = [("model", "head", "parameters", "valid ppl", "BLEU", "seconds")]
+    for r in results:
+        rows.append((r.model, r.head, f"{r.parameters:,}", f"{r.valid_ppl:.2f}", f"{r.bleu:.1f}", f"{r.seconds:.0f}"))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(f"{c:<{w}}" if i == 0 else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))) for r in rows]
+    lines = ["  ".join(f"{c:<{w}}" if i < 2 else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))) for r in rows]
     rule = "-" * len(lines[0])
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def demo(folder: Path, models: list[Model], epochs: Optional[int], seed: int) -> None:
+def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], seed: int) -> None:
     """The whole demo, into ``folder``."""
     start = time.monotonic()
     if folder.exists():
@@ -163,11 +180,12 @@ def demo(folder: Path, models: list[Model], epochs: Optional[int], seed: int) ->
     say("\n2. Binary files for fairseq")
     preprocess(folder)
     results = []
-    for number, model in enumerate(models, 3):
-        say(f"\n{number}. {model.name}: train, translate the test set with beam 5, score")
+    for number, (model, head) in enumerate(cells, 3):
+        say(f"\n{number}. {model.name} with {head.name}: train, translate the test set with beam 5, score")
         began = time.monotonic()
-        result = train(folder, model, epochs or model.epochs, seed)
-        score(result, *translate(folder, model))
+        save = folder / f"{model.name}-{head.name}"
+        result = train(folder, save, model, head, epochs or model.epochs, seed)
+        score(result, *translate(folder, save))
         result.seconds = time.monotonic() - began
         results.append(result)
         say(f"  BLEU {result.bleu:.1f}")
@@ -188,7 +206,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     result.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for all files; an earlier demo goes")
-    result.add_argument("--models", nargs="+", choices=names, default=names, help="which rows of the table")
+    heads = [head.name for head in HEADS]
+    result.add_argument("--models", nargs="+", choices=names, default=names, help="which models")
+    result.add_argument("--heads", nargs="+", choices=heads, default=heads, help="with which output layers")
     result.add_argument("--epochs", type=int, help="the same number for all models, instead of each one's own")
     result.add_argument("--seed", type=int, default=1, help="for the corpus and the training")
     return result
@@ -206,7 +226,8 @@ def main(argv: Optional[list[str]] = None) -> None:
     if args.out.exists() and not (args.out / MARK).is_file():
         sys.exit(f"kerbs-demo: {args.out} is there already and was not written by this command: choose another --out")
     try:
-        demo(args.out, [model for model in MODELS if model.name in args.models], args.epochs, args.seed)
+        cells = [(m, h) for m in MODELS if m.name in args.models for h in HEADS if h.name in args.heads]
+        demo(args.out, cells, args.epochs, args.seed)
     except commands.CommandFailed as error:
         sys.exit(f"kerbs-demo: {error}")
     except OSError as error:

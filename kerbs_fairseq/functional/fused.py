@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.kernel import TINY, at_least_float32, psi, psi_prime
+from kerbs_fairseq.functional.kernel import TINY, at_least_float32, check_kernel, psi, psi_prime
 from kerbs_fairseq.functional.words import pick, pick_own
 
 SMALL_THETA = 0.2  # where both ways to T are equally good in float32
@@ -55,29 +55,30 @@ def score_gradient(
     The loss of a token is fairseq's: (1 − ε − ε_i) nll + ε_i Σ_words −log P, with ε the smoothing, ε_i = ε / (V − 1).
     """
     own_slots = slots[target]
+    scores.sub_(scores.amax(1, keepdim=True))  # the difference of two large log-sum-exps would lose digits
     own = pick_own(scores, own_slots)
     own_total = torch.logsumexp(own, 1, keepdim=True)
-    total = torch.logsumexp(scores, 1, keepdim=True)
-    log_prob = (own_total - total).squeeze(1)
-    n_words = slots.size(0)
-    epsilon_i = smoothing / (n_words - 1) if smoothing else 0.0
-    log_prob_sum = posterior = None
-    if smoothing:
-        by_word = pick(scores, slots)  # (n, V, k)
-        word_total = torch.logsumexp(by_word, 2)
-        log_prob_sum = word_total.sum(1) - n_words * total.squeeze(1)
-        posterior = torch.exp(by_word - word_total.unsqueeze(2))
+    by_word = pick(scores, slots) if smoothing else None  # (n, V, k)
+    G = scores.exp_()
+    total = G.sum(1, keepdim=True)
+    log_prob = (own_total - total.log()).squeeze(1)
     # d nll / dK = P(sense) − P(sense | its word is the target); d log P(word) / dK = P(sense | word) − P(sense)
+    n_words, epsilon_i = slots.size(0), epsilon_per_word(smoothing, slots.size(0))
     nll_share = 1.0 - smoothing - epsilon_i
-    G = scores.sub_(total).exp_()
-    if smoothing:
-        G.mul_(nll_share + epsilon_i * n_words)
-    own_posterior = torch.exp(own - own_total) * nll_share
-    G.scatter_add_(1, own_slots.clamp_min(0), -own_posterior)
-    if posterior is not None:
-        flat = slots.clamp_min(0).flatten()
-        G.index_add_(1, flat, posterior.flatten(1), alpha=-epsilon_i)
-    return G.mul_(weight.unsqueeze(1)), log_prob, log_prob_sum
+    weight = weight.unsqueeze(1)
+    G.mul_((nll_share + epsilon_i * n_words) * weight / total)
+    G.scatter_add_(1, own_slots.clamp_min(0), torch.exp(own - own_total) * (-nll_share * weight))
+    if by_word is None:
+        return G, log_prob, None
+    word_total = torch.logsumexp(by_word, 2)
+    posterior = torch.exp(by_word - word_total.unsqueeze(2)).flatten(1)
+    G.index_add_(1, slots.clamp_min(0).flatten(), posterior.mul_(weight), alpha=-epsilon_i)
+    return G, log_prob, word_total.sum(1) - n_words * total.log().squeeze(1)
+
+
+def epsilon_per_word(smoothing: float, n_words: int) -> float:
+    """ε_i: what label smoothing gives to each word."""
+    return smoothing / max(n_words - 1, 1)
 
 
 class Room:
@@ -157,7 +158,7 @@ class CurvedKernel:
         theta, (SF, SC, SCC, SCF, SFF, SCCF) = self.theta, self.sums
         direct = (SF - SC + theta * SCF) / theta
         T = torch.where(theta.abs() < SMALL_THETA, (2 * SCC + 14 * SCF - SFF - 4 * theta * SCCF) / 30, direct)
-        by_inverse = -2 * self.inverse**2 * psi_prime(theta)  # d(1/2ψ)/dθ
+        by_inverse = -self.inverse * (psi_prime(theta) / psi(theta))  # d(1/2ψ)/dθ
         return self.inverse * SF + self.plain_sum, self.w_length * (SF * by_inverse - self.inverse * T)
 
 
@@ -236,7 +237,7 @@ class _FusedLoss(torch.autograd.Function):
         settings = (kernel, smoothing, chunk)
         want = any(ctx.needs_input_grad[:3])
         seen = visit(features, vectors, theta, slots, target, weight, *settings, want)
-        epsilon_i = smoothing / (slots.size(0) - 1) if smoothing else 0.0
+        epsilon_i = epsilon_per_word(smoothing, slots.size(0))
         loss = -(1 - smoothing - epsilon_i) * seen.log_prob
         if seen.log_prob_sum is not None:
             loss = loss - epsilon_i * seen.log_prob_sum
@@ -274,11 +275,13 @@ def fused_loss(
     """Σ_n weight_n loss_n, a scalar, and log P(target) (tokens,); both can be differentiated.
 
     ``features`` (tokens, d), ``vectors`` (senses, d), ``theta`` (senses,) or None for ``dot``, ``slots`` (words, k) as
-    :func:`kerbs_fairseq.functional.words.slots_of` makes it, ``target`` (tokens,), ``weight`` (tokens,) or None for 1.
+    :func:`kerbs_fairseq.functional.words.slots_of` makes it, ``target`` (tokens,), ``weight`` (tokens,) or None for 1,
+    which gets no gradient.
     The loss is −log P(target), or with ``smoothing`` the label-smoothed one as fairseq defines it. ``chunk`` tokens are
     visited at a time; 0 chooses. Gradients come back in the dtype of what was given, from float32 mathematics.
     """
+    check_kernel(kernel)
     h, w = at_least_float32(features), at_least_float32(vectors)
     t = None if theta is None else at_least_float32(theta)
-    weight = h.new_ones(h.size(0)) if weight is None else weight.to(h.dtype)
+    weight = h.new_ones(h.size(0)) if weight is None else weight.detach().to(h.dtype)
     return _FusedLoss.apply(h, w, t, slots, target, weight, kernel, smoothing, chunk or chunk_size(len(w), w.device))

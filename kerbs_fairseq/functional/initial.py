@@ -37,7 +37,7 @@ def initial_senses(
 
     Words in ``single`` (special symbols) get one sense, whatever the bounds. The n others get round(ratio · n) senses
     in all, each at least ``min_senses``. The rest is dealt at ``random`` (the paper), ``uniform``ly (the released code)
-    or by ``frequency``: the next sense goes to the word with most occurrences per sense, ``counts`` (words,).
+    or by ``frequency``: the next sense goes where it leaves most occurrences for each, ``counts`` (words,).
     """
     check_bounds(ratio, min_senses, max_senses)
     ordinary = torch.ones(n_words, dtype=torch.bool)

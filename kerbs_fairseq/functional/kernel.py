@@ -114,12 +114,19 @@ def released_theta(theta_raw: Tensor) -> Tensor:
     return -torch.exp(soft)
 
 
+def check_kernel(kernel: str) -> None:
+    """Refuse an unknown kernel."""
+    if kernel not in KERNELS:
+        raise ValueError(f"unknown kernel {kernel!r}: one of {', '.join(KERNELS)}")
+
+
 def curvature(c: Tensor, theta: Tensor, kernel: str = "paper") -> Tensor:
     """k(c; θ) / c = φ(−θc) / (2 ψ(θ)), for cosines ``c`` (tokens, senses) and ``theta`` (senses,), with gradients.
 
     ``paper`` is Eq. 8; ``released`` is what the authors' code computes: Eq. 8 for c > 0, the inner product for c ≤ 0,
     with ``theta`` as :func:`released_theta` gives it; ``dot`` is the inner product.
     """
+    check_kernel(kernel)
     if kernel == "dot":
         return torch.ones_like(c)
     curved = _Phi.apply(-theta * c) / (2 * _Psi.apply(theta))

@@ -4,6 +4,7 @@ from typing import Optional
 
 from torch import Tensor
 
+from kerbs_fairseq.functional.fused import epsilon_per_word
 from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.functional.words import word_log_probs
 
@@ -21,6 +22,6 @@ def reference_loss(
     """The same as :func:`kerbs_fairseq.functional.fused.fused_loss`."""
     log_probs = word_log_probs(sense_scores(features, vectors, theta, kernel), slots)  # (tokens, words)
     log_prob = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
-    epsilon_i = smoothing / (slots.size(0) - 1) if smoothing else 0.0
+    epsilon_i = epsilon_per_word(smoothing, slots.size(0))
     loss = -(1 - smoothing - epsilon_i) * log_prob - epsilon_i * log_probs.sum(1)
-    return (loss if weight is None else loss * weight).sum(), log_prob
+    return (loss if weight is None else loss * weight.detach()).sum(), log_prob

@@ -30,11 +30,18 @@ def pick_own(scores: Tensor, slots: Tensor) -> Tensor:
     return scores.gather(1, slots.clamp_min(0)).masked_fill(slots < 0, -torch.inf)
 
 
+def from_the_top(scores: Tensor) -> Tensor:
+    """``scores`` (tokens, senses) less the largest of each token: the difference of two large numbers loses digits."""
+    return scores - scores.detach().amax(-1, keepdim=True)
+
+
 def word_log_probs(scores: Tensor, slots: Tensor) -> Tensor:
     """log P(word), Eqs. 4 and 5: ``scores`` (tokens, senses), ``slots`` (words, k) → (tokens, words)."""
+    scores = from_the_top(scores)
     return torch.logsumexp(pick(scores, slots), -1) - torch.logsumexp(scores, -1, keepdim=True)
 
 
 def target_log_probs(scores: Tensor, slots: Tensor, target: Tensor) -> Tensor:
     """log P(target): ``scores`` (tokens, senses), ``slots`` (words, k), ``target`` (tokens,) → (tokens,)."""
+    scores = from_the_top(scores)
     return torch.logsumexp(pick_own(scores, slots[target]), -1) - torch.logsumexp(scores, -1)

@@ -80,9 +80,12 @@ class KernelizedBayesianSoftmax(nn.Module):
 
     def forward(self, input: Tensor, target: Tensor) -> Output:
         """``input`` (rows, d) or (d,), ``target`` (rows,) or () → log P(target), and the mean loss."""
+        if input.size(-1) != self.in_features or input.shape[:-1] != target.shape:
+            wanted = (*target.shape, self.in_features)
+            raise RuntimeError(f"input has the shape {tuple(input.shape)}, and for this target {wanted} is needed")
+        if target.numel() and not (int(target.min()) >= 0 and int(target.max()) < self.n_words):
+            raise RuntimeError(f"target values should be in [0, {self.n_words - 1}]")
         rows, words = input.reshape(-1, self.in_features), target.reshape(-1)
-        if len(rows) != len(words):
-            raise RuntimeError(f"input has {len(rows)} rows and target {len(words)}: they must be the same")
         loss, log_prob = self.loss(rows, words)
         return Output(log_prob.reshape(target.shape), loss / max(len(rows), 1))
 

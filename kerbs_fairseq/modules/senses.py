@@ -5,7 +5,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.kernel import KERNELS, bounded, released_theta
+from kerbs_fairseq.functional.kernel import bounded, check_kernel, released_theta
 from kerbs_fairseq.functional.words import slots_of
 
 MAP_NAME = "sense_to_word"
@@ -16,7 +16,7 @@ class SenseTable(nn.Module):
 
     Parameters: ``vectors`` (senses, d), ``theta_raw`` (senses,) unless the kernel is ``dot``. Buffer: ``sense_to_word``
     (senses,), saved with the model. ``slots`` (words, max_senses), the lookup the other way round, is derived from it
-    whenever it has changed, in place or as a whole, so it is never wrong and never saved.
+    whenever it has changed, in place or as a whole (but not by way of ``.data``), and never saved.
     """
 
     def __init__(
@@ -30,8 +30,7 @@ class SenseTable(nn.Module):
         theta_bound: float = 8.0,
     ) -> None:
         super().__init__()
-        if kernel not in KERNELS:
-            raise ValueError(f"unknown kernel {kernel!r}: one of {', '.join(KERNELS)}")
+        check_kernel(kernel)
         if not 0 < theta_bound <= 40:
             raise ValueError(f"the bound of θ is {theta_bound:g}: it must lie above 0, and at 40 float32 ends")
         self.n_words, self.max_senses, self.kernel, self.theta_bound = n_words, max_senses, kernel, theta_bound
@@ -56,9 +55,17 @@ class SenseTable(nn.Module):
     @property
     def slots(self) -> Tensor:
         """The senses of each word (words, max_senses), −1 where it has no more."""
-        now = (self.sense_to_word, self.sense_to_word._version)
-        if self._slots is None or now[0] is not self._slots_are_of[0] or now[1] != self._slots_are_of[1]:
-            self._slots, self._slots_are_of = slots_of(self.sense_to_word, self.n_words, self.max_senses), now
+        now = self.sense_to_word
+        version = None if now.is_inference() else now._version  # an inference tensor does not count its changes
+        if (
+            self._slots is None
+            or version is None
+            or now is not self._slots_are_of[0]
+            or version != self._slots_are_of[1]
+        ):
+            with torch.inference_mode(False):  # a table made while evaluating must serve training afterwards
+                self._slots = slots_of(now, self.n_words, self.max_senses)
+            self._slots_are_of = (now, version)
         return self._slots
 
     def senses_per_word(self) -> Tensor:

@@ -1,0 +1,438 @@
+"""The fast loss: against loops over senses with an exact kernel, against the plain implementation, and its memory."""
+
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from typing import Callable, Optional
+
+import pytest
+import torch
+from conftest import ENVIRONMENT
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_kernel import COSINES, THETAS, exact_by_theta, exact_k, exact_slope, precision, relative_error
+from torch import Tensor
+
+from kerbs_fairseq.functional.fused import CurvedKernel, Room, chunk_size, fused_loss
+from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
+from kerbs_fairseq.functional.reference import reference_loss
+from kerbs_fairseq.functional.words import slots_of, word_log_probs
+
+Loss = Callable[..., tuple[Tensor, Tensor]]
+all_kernels = pytest.mark.parametrize("kernel", KERNELS)
+smoothings = pytest.mark.parametrize("smoothing", [0.0, 0.1])
+
+
+@dataclass
+class Problem:
+    """Everything a loss is a function of."""
+
+    features: Tensor
+    vectors: Tensor
+    theta: Tensor
+    sense_to_word: Tensor
+    n_words: int
+    target: Tensor
+    weight: Tensor
+    kernel: str = "paper"
+    smoothing: float = 0.0
+
+    def to(self, dtype: torch.dtype) -> "Problem":
+        names = ("features", "vectors", "theta", "weight")
+        return replace(self, **{name: getattr(self, name).to(dtype) for name in names})
+
+    @property
+    def slots(self) -> Tensor:
+        return slots_of(self.sense_to_word, self.n_words, int(self.sense_to_word.bincount().max()))
+
+    def solve(
+        self, loss: Loss = fused_loss, by_loss: float = 1.0, by_log_prob: Optional[Tensor] = None, **more: int
+    ) -> list[Tensor]:
+        """Loss, log P(target), and the gradients of by_loss · loss + by_log_prob · log P(target)."""
+        inputs = [x.detach().clone().requires_grad_() for x in (self.features, self.vectors, self.theta)]
+        theta = None if self.kernel == "dot" else inputs[2]
+        settings = (self.weight, self.kernel, self.smoothing)
+        value, log_prob = loss(inputs[0], inputs[1], theta, self.slots, self.target, *settings, **more)
+        objective = value * by_loss if by_loss else 0.0
+        if by_log_prob is not None:
+            objective = objective + (log_prob * by_log_prob).sum()
+        found = torch.autograd.grad(objective, inputs, allow_unused=True)
+        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found)]
+        return [value.detach(), log_prob.detach(), *gradients]
+
+
+def problem(n: int = 7, d: int = 5, n_words: int = 6, seed: int = 0, kernel: str = "paper", **more: float) -> Problem:
+    """Every θ of the grid once (for ``released``: its negative part), words with 1 to 4 senses, in no order."""
+    generator = torch.Generator().manual_seed(seed)
+    theta = torch.tensor(THETAS)
+    if kernel == "released":
+        theta = -theta.abs().clamp_min(math.exp(-5))
+    senses = torch.tensor([1, 2, 3, 4, 2, 3])
+    words = torch.arange(n_words).repeat_interleave(senses)[torch.randperm(len(theta), generator=generator)]
+    return Problem(
+        features=torch.randn(n, d, generator=generator) * 1.5,
+        vectors=torch.randn(len(theta), d, generator=generator),
+        theta=theta,
+        sense_to_word=words,
+        n_words=n_words,
+        target=torch.randint(0, n_words, (n,), generator=generator),
+        weight=torch.rand(n, generator=generator) + 0.5,
+        kernel=kernel,
+        **more,
+    )
+
+
+# --- the oracle: Python floats, loops, and the kernel of mpmath
+
+
+def pair(h: list[float], w: list[float], theta: float, kernel: str) -> tuple[float, list[float], list[float], float]:
+    """K and its derivatives by h, w and θ."""
+    product = math.fsum(a * b for a, b in zip(h, w))
+    if kernel == "dot":
+        return product, w, h, 0.0
+    h_length, w_length = math.hypot(*h), math.hypot(*w)
+    c = product / (h_length * w_length)
+    if kernel == "released" and c <= 0:
+        return product, w, h, 0.0
+    k, slope = float(exact_k(c, theta)), float(exact_slope(c, theta))
+    by_h = [w_length * (k * a / h_length + slope * (b / w_length - c * a / h_length)) for a, b in zip(h, w)]
+    by_w = [h_length * (k * b / w_length + slope * (a / h_length - c * b / w_length)) for a, b in zip(h, w)]
+    return h_length * w_length * k, by_h, by_w, h_length * w_length * float(exact_by_theta(c, theta))
+
+
+def logsumexp(scores: list[float]) -> float:
+    top = max(scores)
+    return top + math.log(math.fsum(math.exp(score - top) for score in scores))
+
+
+def oracle(p: Problem, by_loss: float = 1.0, by_log_prob: Optional[Tensor] = None) -> list[Tensor]:
+    """What :meth:`Problem.solve` gives."""
+    H, W, thetas, words = (x.tolist() for x in (p.features, p.vectors, p.theta, p.sense_to_word))
+    epsilon_i = p.smoothing / (p.n_words - 1) if p.smoothing else 0.0
+    extra = [0.0] * len(H) if by_log_prob is None else by_log_prob.tolist()
+    loss, log_prob = 0.0, []
+    dh, dw, dtheta = ([[0.0] * len(row) for row in rows] for rows in (H, W, [thetas]))
+    for n, (h, y, weight) in enumerate(zip(H, p.target.tolist(), p.weight.tolist())):
+        pairs = [pair(h, w, theta, p.kernel) for w, theta in zip(W, thetas)]
+        scores = [K for K, *_ in pairs]
+        of_word = [logsumexp([K for K, i in zip(scores, words) if i == word]) for word in range(p.n_words)]
+        total = logsumexp(scores)
+        log_p = [of_one - total for of_one in of_word]
+        log_prob.append(log_p[y])
+        share = [(1 - p.smoothing - epsilon_i) * (i == y) + epsilon_i for i in range(p.n_words)]
+        loss -= weight * math.fsum(s * lp for s, lp in zip(share, log_p))
+        # the derivative of the objective by log P(i), and by K: d log P(i) / dK = P(sense | i) − P(sense)
+        by_log_p = [extra[n] * (i == y) - by_loss * weight * s for i, s in enumerate(share)]
+        for s, (K, by_h, by_w, by_theta) in enumerate(pairs):
+            G = by_log_p[words[s]] * math.exp(K - of_word[words[s]]) - math.fsum(by_log_p) * math.exp(K - total)
+            dtheta[0][s] += G * by_theta
+            for j in range(len(h)):
+                dh[n][j] += G * by_h[j]
+                dw[s][j] += G * by_w[j]
+    return [torch.tensor(x, dtype=torch.float64) for x in (loss, log_prob, dh, dw, dtheta[0])]
+
+
+NAMES = ("loss", "log_prob", "by features", "by vectors", "by theta")
+
+
+def assert_close(found: list[Tensor], exact: list[Tensor], tolerance: float, floor: float = 1e-12) -> None:
+    """Errors relative to the largest magnitude in each tensor, or to ``floor`` if that is larger."""
+    for name, f, e in zip(NAMES, found, exact):
+        assert f.shape == e.shape, name
+        if f.numel():
+            error = float((f.double() - e.double()).abs().max())
+            assert error <= tolerance * max(float(e.abs().max()), floor), f"{name}: error {error:.2g}"
+
+
+# --- against the oracle
+
+
+@all_kernels
+@smoothings
+@pytest.mark.parametrize("loss", [fused_loss, reference_loss])
+def test_every_kernel_agrees_with_loops_over_senses(kernel: str, smoothing: float, loss: Loss) -> None:
+    p = problem(kernel=kernel, smoothing=smoothing)
+    assert_close(p.solve(loss), oracle(p), 1e-5)
+    wide = p.to(torch.float64)
+    assert_close(wide.solve(loss), oracle(wide), 1e-7)
+
+
+@smoothings
+@pytest.mark.parametrize("theta", THETAS)
+def test_float32_is_right_at_every_theta(theta: float, smoothing: float) -> None:
+    p = problem(smoothing=smoothing)
+    p.theta = torch.full_like(p.theta, theta)
+    exact = oracle(p)
+    assert_close(p.solve(), exact, 1e-5)
+    assert_close(p.solve(reference_loss), exact, 1e-5)
+
+
+@pytest.mark.parametrize("theta", [0.05, 0.15, 0.199, 0.201, 0.3, 0.5])
+def test_the_two_ways_to_the_theta_gradient_meet(theta: float) -> None:
+    p = problem()
+    p.theta = torch.where(torch.arange(15) % 2 == 0, theta, -theta)
+    assert_close(p.solve(), oracle(p), 1e-5)
+    wide = p.to(torch.float64)
+    assert_close(wide.solve(), oracle(wide), 5e-6)  # what the series leaves out, in any precision
+
+
+@precision
+@pytest.mark.parametrize("theta", THETAS)
+def test_the_fast_kernel_and_its_slope_are_exact_at_every_point(
+    theta: float, dtype: torch.dtype, tolerance: float
+) -> None:
+    C = torch.tensor([COSINES], dtype=dtype).t().contiguous()
+    t = torch.tensor([theta], dtype=dtype)
+    one = torch.ones_like(t)
+    curved, room = CurvedKernel.of(t, one, released=False), Room(len(C), one)
+    F, E = curved.curve(C, room)
+    points = [(c, float(t)) for c in C.flatten().tolist()]
+    k = curved.scores(C, F, torch.ones_like(C), room)
+    assert relative_error(k.flatten(), [exact_k(*point) for point in points]) <= tolerance
+    assert relative_error(curved.slope(C, E).flatten(), [exact_slope(*point) for point in points]) <= tolerance
+
+
+@all_kernels
+@smoothings
+def test_log_prob_can_be_differentiated_alone_and_with_the_loss(kernel: str, smoothing: float) -> None:
+    p = problem(kernel=kernel, smoothing=smoothing)
+    by_log_prob = torch.randn(len(p.target), generator=torch.Generator().manual_seed(3))
+    assert_close(p.solve(by_loss=0.0, by_log_prob=by_log_prob), oracle(p, 0.0, by_log_prob), 1e-5)
+    assert_close(p.solve(by_loss=1.7, by_log_prob=by_log_prob), oracle(p, 1.7, by_log_prob), 1e-5)
+    assert_close(p.solve(by_loss=-3.0), oracle(p, -3.0), 1e-5)
+
+
+@all_kernels
+@smoothings
+def test_gradcheck(kernel: str, smoothing: float) -> None:
+    p = problem(n=4, d=3, kernel=kernel, smoothing=smoothing).to(torch.float64)
+
+    def loss(h: Tensor, w: Tensor, t: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
+        return fused_loss(h, w, t, p.slots, p.target, p.weight, kernel, smoothing, chunk=3)
+
+    inputs = [p.features, p.vectors] if kernel == "dot" else [p.features, p.vectors, p.theta]
+    assert torch.autograd.gradcheck(loss, [x.requires_grad_() for x in inputs])
+
+
+def test_only_what_is_asked_for_gets_a_gradient() -> None:
+    p = problem()
+    p.theta.requires_grad_()
+    loss, log_prob = fused_loss(p.features, p.vectors, p.theta, p.slots, p.target)
+    loss.backward()
+    torch.testing.assert_close(p.theta.grad, replace(p, weight=torch.ones(7), theta=p.theta.detach()).solve()[4])
+    loss, log_prob = fused_loss(p.features, p.vectors, p.theta.detach(), p.slots, p.target)
+    assert not loss.requires_grad
+    assert not log_prob.requires_grad
+
+
+# --- label smoothing, weights, padding
+
+
+@all_kernels
+def test_label_smoothing_is_fairseqs(kernel: str) -> None:
+    p = problem(kernel=kernel, smoothing=0.3)
+    p.weight[:2], p.weight[2:] = 0, 1
+    pad = 0
+    p.target[:2], p.target[2:] = pad, p.target[2:].clamp_min(1)
+    log_probs = word_log_probs(sense_scores(p.features, p.vectors, p.theta, kernel), p.slots)
+    theirs, nll = label_smoothed_nll_loss(log_probs, p.target, 0.3, ignore_index=pad)
+    loss, log_prob, *_ = p.solve()
+    torch.testing.assert_close(loss, theirs)
+    torch.testing.assert_close(-(log_prob * p.weight).sum(), nll)
+
+
+@all_kernels
+@smoothings
+def test_tokens_of_weight_zero_leave_no_trace(kernel: str, smoothing: float) -> None:
+    p = problem(n=9, kernel=kernel, smoothing=smoothing)
+    kept = torch.tensor([True, False, True, True, False, False, True, True, False])
+    p.weight[~kept] = 0
+    less = replace(p, features=p.features[kept], target=p.target[kept], weight=p.weight[kept])
+    found, expected = p.solve(chunk=4), less.solve(chunk=4)
+    assert torch.equal(found[2][~kept], torch.zeros_like(found[2][~kept]))
+    found[1], found[2] = found[1][kept], found[2][kept]
+    assert_close(found, expected, 1e-6)
+
+
+@all_kernels
+@smoothings
+def test_a_batch_of_padding_alone_costs_nothing_and_teaches_nothing(kernel: str, smoothing: float) -> None:
+    p = problem(kernel=kernel, smoothing=smoothing)
+    p.weight.zero_()
+    loss, _, *gradients = p.solve()
+    assert float(loss) == 0
+    assert all(not gradient.any() for gradient in gradients)
+
+
+def test_no_weight_is_weight_one() -> None:
+    p = problem()
+    loss, _ = fused_loss(p.features, p.vectors, p.theta, p.slots, p.target)
+    torch.testing.assert_close(loss, replace(p, weight=torch.ones(7)).solve()[0])
+
+
+# --- chunks, sizes and maps
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    senses = draw(st.lists(st.integers(1, 4), min_size=1, max_size=7))
+    n, d = draw(st.integers(0, 9)), draw(st.integers(1, 5))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    kernel = draw(st.sampled_from(KERNELS))
+    total, V = sum(senses), len(senses)
+    theta = torch.randn(total, generator=generator, dtype=torch.float64) * draw(st.sampled_from([0.0, 1e-8, 0.1, 3.0]))
+    words = torch.arange(V).repeat_interleave(torch.tensor(senses))
+    return Problem(
+        features=torch.randn(n, d, generator=generator, dtype=torch.float64) * 2,
+        vectors=torch.randn(total, d, generator=generator, dtype=torch.float64),
+        theta=-theta.abs() if kernel == "released" else theta.clamp(-8, 8),
+        sense_to_word=words[torch.randperm(total, generator=generator)],
+        n_words=V,
+        target=torch.randint(0, V, (n,), generator=generator),
+        weight=torch.rand(n, generator=generator, dtype=torch.float64),
+        kernel=kernel,
+        smoothing=draw(st.sampled_from([0.0, 0.1])) if V > 1 else 0.0,
+    )
+
+
+@given(p=problems(), chunk=st.integers(0, 12))
+@example(p=problem().to(torch.float64), chunk=7)
+@example(p=problem().to(torch.float64), chunk=100)
+@example(p=problem(n=0).to(torch.float64), chunk=3)
+@settings(max_examples=150, deadline=None)
+def test_any_map_any_size_any_chunk_gives_what_the_reference_gives(p: Problem, chunk: int) -> None:
+    by_log_prob = p.weight - 0.5
+    found = p.solve(by_log_prob=by_log_prob, chunk=chunk)
+    expected = p.solve(reference_loss, by_log_prob=by_log_prob)
+    assert_close(found[:4], expected[:4], 1e-10, floor=1.0)
+    assert_close(found, expected, 1e-5, floor=1.0)  # for θ a series is cut off
+
+
+@given(p=problems(), chunk=st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_the_chunk_size_changes_nothing(p: Problem, chunk: int) -> None:
+    p = p.to(torch.float32)
+    assert_close(p.solve(chunk=chunk), p.solve(chunk=100), 1e-5, floor=1.0)
+
+
+@given(senses=st.integers(0, 10**8), device=st.sampled_from(["cpu", "cuda"]))
+def test_automatic_chunks_shrink_as_senses_grow_and_never_vanish(senses: int, device: str) -> None:
+    size = chunk_size(senses, torch.device(device))
+    assert size >= 16
+    assert size == 16 or size * senses <= 2**26
+
+
+@pytest.mark.parametrize("loss", [fused_loss, reference_loss])
+def test_one_word_is_certain(loss: Loss) -> None:
+    p = replace(problem(), n_words=1, sense_to_word=torch.zeros(15, dtype=torch.long))
+    p.target.zero_()
+    value, log_prob, *gradients = p.solve(loss)
+    for x in (value, log_prob, *gradients):
+        torch.testing.assert_close(x, torch.zeros_like(x), rtol=0, atol=1e-4)
+
+
+def test_one_sense_each_and_no_kernel_is_softmax() -> None:
+    p = replace(problem(kernel="dot"), n_words=15, sense_to_word=torch.randperm(15), weight=torch.ones(7))
+    at = p.sense_to_word.argsort()
+    h, w = p.features.clone().requires_grad_(), p.vectors.clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(h @ w[at].t(), p.target, reduction="sum")
+    expected.backward()
+    loss, _, dh, dw, _ = p.solve()
+    torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(dh, h.grad)
+    torch.testing.assert_close(dw, w.grad)
+
+
+@all_kernels
+@smoothings
+def test_no_tokens_no_loss_and_zero_gradients(kernel: str, smoothing: float) -> None:
+    loss, log_prob, dh, dw, dtheta = problem(n=0, kernel=kernel, smoothing=smoothing).solve()
+    assert float(loss) == 0
+    assert log_prob.shape == (0,)
+    assert dh.shape == (0, 5)
+    assert not dw.any()
+    assert not dtheta.any()
+
+
+def test_a_word_without_senses_is_no_trouble_to_the_others() -> None:
+    p = problem()
+    p.n_words = 7  # the last one has none
+    loss, log_prob, *gradients = p.solve()
+    assert_close([loss, log_prob, *gradients], oracle(replace(p, n_words=6)), 1e-5)
+
+
+# --- what training can throw at it
+
+
+@all_kernels
+@smoothings
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gives_gradients_of_its_own_type_from_float32(
+    dtype: torch.dtype, kernel: str, smoothing: float
+) -> None:
+    p = problem(kernel=kernel, smoothing=smoothing)
+    p.features[0] *= 40
+    p = p.to(dtype)
+    loss, log_prob, *gradients = p.solve()
+    assert loss.dtype == log_prob.dtype == torch.float32
+    for found, exact in zip(gradients, oracle(p)[2:]):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, exact.to(dtype), rtol=2e-2, atol=float(exact.abs().max()) * 1e-2)
+
+
+@all_kernels
+@smoothings
+def test_zero_vectors_are_finite_and_as_in_the_reference(kernel: str, smoothing: float) -> None:
+    p = problem(kernel=kernel, smoothing=smoothing)
+    p.features[2], p.vectors[3] = 0, 0
+    found = p.solve()
+    assert all(bool(x.isfinite().all()) for x in found)
+    assert_close(found, p.solve(reference_loss), 1e-5)
+
+
+@smoothings
+def test_hopeless_tokens_have_finite_losses_and_gradients(smoothing: float) -> None:
+    p = problem(kernel="dot", smoothing=smoothing)
+    p.features *= 2000
+    found = p.solve()
+    assert float(found[1].min()) < -1000
+    assert_close(found, oracle(p), 1e-5)
+
+
+# --- memory
+
+PEAK = """
+import resource, sys, torch
+from kerbs_fairseq.functional.fused import fused_loss
+from kerbs_fairseq.functional.words import slots_of
+S, d = 20_000, 32
+vectors = torch.randn(S, d, requires_grad=True)
+theta = torch.zeros(S, requires_grad=True)
+slots = slots_of(torch.arange(S) % (S // 2), S // 2, 2)
+
+def step(n):
+    for smoothing in (0.0, 0.1):
+        features, target = torch.randn(n, d, requires_grad=True), torch.randint(0, S // 2, (n,))
+        fused_loss(features, vectors, theta, slots, target, smoothing=smoothing)[0].backward()
+
+step(64)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+step(int(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs")
+def test_peak_memory_does_not_grow_with_tokens_times_senses() -> None:
+    growth = {}
+    for n in (512, 4096):
+        command = [sys.executable, "-c", PEAK, str(n)]
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        growth[n] = int(done.stdout) * 1024
+    table = (4096 - 512) * 20_000 * 4
+    assert growth[4096] - growth[512] < table / 10, growth
+    assert growth[4096] < table / 10, growth

@@ -1,0 +1,492 @@
+"""The modules: KerBS as an output layer, its sense table and its start, and the mixture of softmaxes."""
+
+import copy
+import io
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from kerbs_fairseq.functional.initial import INITIAL_MAPS, initial_senses, initial_vectors, map_of
+from kerbs_fairseq.functional.kernel import KERNELS
+from kerbs_fairseq.functional.words import slots_of
+from kerbs_fairseq.modules import KernelizedBayesianSoftmax, MixtureOfSoftmaxes
+from kerbs_fairseq.modules.senses import SenseTable, SenseTableMisfit
+
+all_kernels = pytest.mark.parametrize("kernel", KERNELS)
+D, V, N = 6, 20, 9
+
+
+def layer(**options: Any) -> KernelizedBayesianSoftmax:
+    made = KernelizedBayesianSoftmax(D, V, **{"init_vectors": "random", **options})
+    if made.senses.theta_raw is not None:
+        with torch.no_grad():
+            made.senses.theta_raw.normal_(generator=torch.Generator().manual_seed(2))
+    return made
+
+
+def batch(n: int = N) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(n, D, generator=generator) * 3, torch.randint(0, V, (n,), generator=generator)
+
+
+# --- the interface of torch.nn.AdaptiveLogSoftmaxWithLoss
+
+
+def test_the_interface_is_that_of_adaptive_softmax() -> None:
+    theirs, ours = nn.AdaptiveLogSoftmaxWithLoss(D, V, [5, 10], div_value=2), layer()
+    for x, y in ((batch()), (batch()[0][0], batch()[1][0])):
+        a, b = theirs(x, y), ours(x, y)
+        assert a._fields == b._fields
+        assert [part.shape for part in a] == [part.shape for part in b]
+    x, _ = batch()
+    assert theirs.log_prob(x).shape == ours.log_prob(x).shape == (N, V)
+    assert theirs.predict(x).shape == ours.predict(x).shape == (N,)
+
+
+@all_kernels
+@pytest.mark.parametrize("reference", [False, True])
+def test_output_is_the_log_prob_of_the_target_and_loss_its_mean(kernel: str, reference: bool) -> None:
+    module, (x, y) = layer(kernel=kernel, reference=reference), batch()
+    output, loss = module(x, y)
+    torch.testing.assert_close(output, module.log_prob(x).gather(1, y.unsqueeze(1)).squeeze(1))
+    torch.testing.assert_close(loss, -output.mean())
+
+
+def test_one_vector_is_a_batch_of_one() -> None:
+    module, (x, y) = layer(), batch()
+    output, loss = module(x[0], y[0])
+    assert output.shape == loss.shape == ()
+    torch.testing.assert_close(output, module(x, y).output[0])
+    torch.testing.assert_close(loss, -output)
+    torch.testing.assert_close(module.log_prob(x[0]), module.log_prob(x)[0])
+    assert module.predict(x[0]) == module.predict(x)[0]
+
+
+def test_batches_of_any_shape() -> None:
+    module, (x, y) = layer(), batch(12)
+    many, places = x.reshape(2, 3, 2, D), y.reshape(2, 3, 2)
+    torch.testing.assert_close(module.log_prob(many), module.log_prob(x).reshape(2, 3, 2, V))
+    assert torch.equal(module.predict(many), module.predict(x).reshape(2, 3, 2))
+    torch.testing.assert_close(module(many, places).output, module(x, y).output.reshape(2, 3, 2))
+    assert module.log_prob(x[:0]).shape == (0, V)
+    empty = module(x[:0], y[:0])
+    assert empty.output.shape == (0,)
+    assert empty.loss.item() == 0
+
+
+def test_input_and_target_must_be_of_one_length() -> None:
+    x, y = batch()
+    with pytest.raises(RuntimeError, match="input has the shape"):
+        layer()(x, y[:-1])
+
+
+@all_kernels
+@pytest.mark.parametrize("train", [True, False])
+def test_probabilities_sum_to_1(kernel: str, train: bool) -> None:
+    module, (x, _) = layer(kernel=kernel).train(train), batch()
+    torch.testing.assert_close(module.log_prob(x).exp().sum(1), torch.ones(N), rtol=0, atol=1e-5)
+
+
+def test_predict_is_the_most_probable_word() -> None:
+    module, (x, _) = layer(), batch()
+    assert torch.equal(module.predict(x), module.log_prob(x).argmax(1))
+
+
+@all_kernels
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_reference_gives_the_same_loss_and_gradients(kernel: str, label_smoothing: float) -> None:
+    fast, plain = layer(kernel=kernel, chunk=4), layer(kernel=kernel, reference=True)
+    plain.load_state_dict(fast.state_dict())
+    x, y = batch()
+    found = []
+    for module in (fast, plain):
+        h = x.clone().requires_grad_()
+        loss, log_prob = module.loss(h, y, torch.linspace(0, 1, N), label_smoothing)
+        loss.backward()
+        found.append([loss.detach(), log_prob.detach(), h.grad, *(p.grad for p in module.parameters())])
+    for a, b in zip(*found):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@all_kernels
+def test_gradients_reach_input_and_every_parameter(kernel: str) -> None:
+    module, (x, y) = layer(kernel=kernel), batch()
+    for objective in (lambda: module(x, y).loss, lambda: module(x, y).output, lambda: module.log_prob(x)[:, 0]):
+        module.zero_grad()
+        x.requires_grad_().grad = None
+        objective().sum().backward()
+        assert len(list(module.parameters())) == (1 if kernel == "dot" else 2)
+        for tensor in (x, *module.parameters()):
+            assert bool(tensor.grad.isfinite().all())
+            assert bool(tensor.grad.any())
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 4, 100])
+def test_chunks_change_no_log_prob(chunk: int) -> None:
+    module, (x, _) = layer(chunk=chunk), batch()
+    with_gradient = module.log_prob(x)
+    with torch.no_grad():
+        torch.testing.assert_close(module.eval().log_prob(x), with_gradient.detach())
+    assert with_gradient.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_in_float32_out(dtype: torch.dtype) -> None:
+    module, (x, y) = layer().to(dtype), batch()
+    x = x.to(dtype).requires_grad_()
+    output, loss = module(x, y)
+    assert output.dtype == loss.dtype == module.log_prob(x).dtype == torch.float32
+    loss.backward()
+    assert x.grad.dtype == module.senses.vectors.grad.dtype == dtype
+
+
+@all_kernels
+@pytest.mark.parametrize("reference", [False, True])
+def test_it_learns_a_word_with_two_separate_meanings(kernel: str, reference: bool) -> None:
+    # word 0 in two opposite places and word 1 between them: no single vector for word 0 tells them apart
+    places = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    x, y = places.repeat(8, 1), torch.tensor([0, 0, 1, 1]).repeat(8)
+    module = KernelizedBayesianSoftmax(
+        2, 2, 2, max_senses=2, init_vectors="random", kernel=kernel, reference=reference, seed=3
+    )
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    for _ in range(150):
+        optimizer.zero_grad()
+        module(x, y).loss.backward()
+        optimizer.step()
+    assert module(x, y).loss.item() < 0.05
+    assert torch.equal(module.predict(x), y)
+
+
+def test_the_same_seed_gives_the_same_layer() -> None:
+    one, two, other = (KernelizedBayesianSoftmax(D, V, seed=seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["senses.vectors"], other["senses.vectors"])
+    assert not torch.equal(one["senses.sense_to_word"], other["senses.sense_to_word"])
+
+
+def test_making_a_layer_leaves_the_global_random_numbers_alone() -> None:
+    before = torch.get_rng_state()
+    KernelizedBayesianSoftmax(D, V)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_given_word_vectors_are_where_the_senses_start() -> None:
+    words = torch.randn(V, D)
+    module = KernelizedBayesianSoftmax(D, V, 1, word_vectors=words)
+    assert torch.equal(module.senses.vectors.detach(), words)
+
+
+def test_print_says_what_it_is() -> None:
+    assert "60 senses of 20 words, 6 features, kernel=paper" in str(layer())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"senses": 5}, "5 senses a word are outside the bounds: between 1 and 4"),
+        ({"senses": 0.5}, "0.5 senses a word are outside the bounds"),
+        ({"senses": 2, "min_senses": 3}, "2 senses a word are outside the bounds: between 3 and 4"),
+        ({"senses": math.nan}, "outside the bounds"),
+        ({"min_senses": 4, "max_senses": 3}, r"minimum of senses \(4\) is above the maximum \(3\)"),
+        ({"min_senses": 0}, "minimum of senses is 0"),
+        ({"kernel": "gauss"}, "unknown kernel 'gauss': one of paper, dot, released"),
+        ({"init": "zipf"}, "unknown initial allocation 'zipf': one of random, uniform, frequency"),
+        ({"init": "frequency"}, "needs the words' counts"),
+        ({"init_vectors": "zeros"}, "unknown initial vectors 'zeros': one of clone, random"),
+        ({"chunk": -1}, "a chunk of -1 tokens"),
+        ({"theta_bound": 0.0}, "bound of θ is 0"),
+        ({"theta_bound": -8.0}, "bound of θ is -8"),
+        ({"theta_bound": 41.0}, "bound of θ is 41"),
+        ({"theta_bound": math.nan}, "bound of θ is nan"),
+    ],
+)
+def test_bad_options_are_refused_with_the_reason(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KernelizedBayesianSoftmax(D, V, **options)
+
+
+# --- the sense table
+
+
+def table(senses: int = 5, n_words: int = 3, max_senses: int = 3, **options: Any) -> SenseTable:
+    sense_to_word = torch.arange(senses) % n_words
+    return SenseTable(torch.randn(senses, 4), sense_to_word, n_words, max_senses, **options)
+
+
+def assert_slots_are_right(of: SenseTable) -> None:
+    assert torch.equal(of.slots, slots_of(of.sense_to_word, of.n_words, of.max_senses))
+
+
+def test_slots_follow_an_edit_in_place() -> None:
+    t = table()
+    assert t.slots.tolist() == [[0, 3, -1], [1, 4, -1], [2, -1, -1]]
+    t.sense_to_word[4] = 2
+    assert t.slots.tolist() == [[0, 3, -1], [1, -1, -1], [2, 4, -1]]
+    t.sense_to_word.copy_(torch.tensor([2, 1, 0, 0, 0]))
+    assert t.slots.tolist() == [[2, 3, 4], [1, -1, -1], [0, -1, -1]]
+
+
+def test_slots_follow_a_new_map() -> None:
+    t = table()
+    assert_slots_are_right(t)
+    t.sense_to_word = torch.tensor([2, 1, 0, 0, 0])
+    assert_slots_are_right(t)
+    assert t.senses_per_word().tolist() == [3, 1, 1]
+
+
+def test_slots_are_made_once_while_the_map_stays() -> None:
+    t = table()
+    assert t.slots is t.slots
+
+
+def test_slots_follow_a_loaded_state() -> None:
+    t, other = table(), table()
+    other.sense_to_word.copy_(torch.tensor([2, 1, 0, 0, 0]))
+    assert_slots_are_right(t)
+    t.load_state_dict(other.state_dict())
+    assert t.slots.tolist() == other.slots.tolist() == [[2, 3, 4], [1, -1, -1], [0, -1, -1]]
+
+
+def test_a_copy_has_slots_of_its_own() -> None:
+    t = table()
+    assert_slots_are_right(t)
+    other = copy.deepcopy(t)
+    other.sense_to_word[4] = 2
+    assert other.slots.tolist() == [[0, 3, -1], [1, -1, -1], [2, 4, -1]]
+    assert t.slots.tolist() == [[0, 3, -1], [1, 4, -1], [2, -1, -1]]
+
+
+def test_a_pickled_table_comes_back() -> None:
+    t, file = table(), io.BytesIO()
+    assert_slots_are_right(t)
+    torch.save(t, file)
+    file.seek(0)
+    back = torch.load(file, weights_only=False)
+    assert_slots_are_right(back)
+    assert torch.equal(back.vectors, t.vectors)
+
+
+def test_other_precisions_keep_the_map_whole() -> None:
+    t = table()
+    assert_slots_are_right(t)
+    for change in (t.double, t.half, t.float):
+        change()
+        assert t.sense_to_word.dtype == torch.long
+        t.sense_to_word.copy_(t.sense_to_word.flip(0))
+        assert_slots_are_right(t)
+
+
+@all_kernels
+def test_a_state_makes_the_round_trip(kernel: str) -> None:
+    one, two, (x, y) = layer(kernel=kernel), layer(kernel=kernel, seed=9), batch()
+    one.senses.sense_to_word.copy_(one.senses.sense_to_word.flip(0))
+    parameters = ["vectors"] if kernel == "dot" else ["vectors", "theta_raw"]
+    assert set(one.state_dict()) == {f"senses.{name}" for name in (*parameters, "sense_to_word")}
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(one(x, y).output, two(x, y).output)
+    assert torch.equal(one.log_prob(x), two.log_prob(x))
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        (table(6), "the checkpoint has 6 senses of 4 features, the model has 5 of 4"),
+        (table(n_words=4), "the checkpoint has senses for 4 words, the model has 3 words"),
+        (table(n_words=2), "the checkpoint has senses for 2 words, the model has 3 words"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_and_changes_nothing(saved: SenseTable, message: str) -> None:
+    t = table()
+    before = copy.deepcopy(t.state_dict())
+    with pytest.raises(SenseTableMisfit, match=message):
+        nn.ModuleDict({"inner": t}).load_state_dict({f"inner.{k}": v for k, v in saved.state_dict().items()})
+    assert all(torch.equal(before[name], value) for name, value in t.state_dict().items())
+
+
+def test_a_table_with_more_senses_a_word_than_allowed_is_refused() -> None:
+    saved, t = table(), table(max_senses=2)
+    saved.sense_to_word.copy_(torch.tensor([0, 0, 0, 1, 2]))
+    with pytest.raises(SenseTableMisfit, match="a word with 3 senses, the model allows 2"):
+        t.load_state_dict(saved.state_dict())
+    assert t.misfit(table().sense_to_word, None) is None
+
+
+def test_theta_starts_where_asked_and_is_bounded_or_bent() -> None:
+    assert table(theta_init=-0.5).theta.tolist() == [-0.5] * 5
+    assert table(theta_init=100.0).theta.tolist() == [8.0] * 5
+    assert table(theta_init=100.0, theta_bound=3.0).theta.tolist() == [3.0] * 5
+    assert table(theta_init=0.0, kernel="released").theta.tolist() == [-1.0] * 5
+    assert table(kernel="dot").theta is None
+
+
+# --- the start: how many senses each word gets
+
+
+@st.composite
+def allocations(draw: st.DrawFn) -> dict[str, Any]:
+    n_words, low, room = draw(st.integers(1, 40)), draw(st.integers(1, 3)), draw(st.integers(0, 3))
+    seed = draw(st.integers(0, 10**6))
+    return {
+        "n_words": n_words,
+        "ratio": low + room * draw(st.floats(0, 1)),
+        "min_senses": low,
+        "max_senses": low + room,
+        "how": draw(st.sampled_from(INITIAL_MAPS)),
+        "counts": torch.randint(0, 1000, (n_words,), generator=torch.Generator().manual_seed(seed)),
+        "single": draw(st.lists(st.integers(0, n_words - 1), unique=True, max_size=4)),
+        "seed": seed,
+    }
+
+
+@given(asked=allocations())
+@settings(max_examples=150, deadline=None)
+def test_any_allocation_keeps_its_bounds_and_its_total(asked: dict[str, Any]) -> None:
+    senses = initial_senses(**asked)
+    assert len(senses) == asked["n_words"]
+    assert senses[asked["single"]].tolist() == [1] * len(asked["single"])
+    others = [n for word, n in enumerate(senses.tolist()) if word not in asked["single"]]
+    assert sum(others) == round(asked["ratio"] * len(others))
+    assert all(asked["min_senses"] <= n <= asked["max_senses"] for n in others)
+    assert torch.equal(senses, initial_senses(**asked))
+    if asked["how"] == "uniform" and others:
+        assert max(others) - min(others) <= 1
+    if asked["how"] == "frequency":
+        counts = [n for word, n in enumerate(asked["counts"].tolist()) if word not in asked["single"]]
+        more = [(a, b) for a, m in zip(others, counts) for b, n in zip(others, counts) if m > n]
+        assert all(a >= b for a, b in more), "a more frequent word has at least as many"
+
+
+@pytest.mark.parametrize("how", ["random", "uniform"])
+def test_the_seed_decides_who_gets_more(how: str) -> None:
+    one, two, other = (initial_senses(100, 2.5, how=how, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def test_random_allocation_uses_the_whole_range_and_the_global_generator_not_at_all() -> None:
+    before = torch.get_rng_state()
+    assert initial_senses(1000, 2.5).unique().tolist() == [1, 2, 3, 4]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_frequency_gives_the_frequent_words_most() -> None:
+    counts = torch.tensor([5, 1000, 4, 3, 900, 2])
+    assert initial_senses(6, 2, how="frequency", counts=counts).tolist() == [1, 4, 1, 1, 4, 1]
+
+
+def test_the_map_keeps_the_senses_of_a_word_together() -> None:
+    assert map_of(torch.tensor([2, 1, 3])).tolist() == [0, 0, 1, 2, 2, 2]
+
+
+# --- the start: vectors
+
+
+def test_clones_start_near_their_word_but_apart_and_a_single_sense_at_it() -> None:
+    words = torch.randn(50, 32, generator=torch.Generator().manual_seed(1)) * 0.2
+    sense_to_word = map_of(torch.tensor([1, 3] * 25))
+    found = initial_vectors(words, sense_to_word, "clone")
+    distance = (found - words[sense_to_word]).norm(dim=1) / math.sqrt(32)
+    alone = sense_to_word % 2 == 0
+    assert not distance[alone].any()
+    assert 0 < float(distance[~alone].min()) < float(distance[~alone].max()) < 0.02 * 0.2
+    assert len(found.unique(dim=0)) == 100
+
+
+def test_random_vectors_have_the_spread_of_the_words_and_nothing_else_of_them() -> None:
+    words = torch.randn(50, 32, generator=torch.Generator().manual_seed(1)) * 0.2
+    sense_to_word = map_of(torch.full((50,), 3))
+    found = initial_vectors(words, sense_to_word, "random")
+    assert found.shape == (150, 32)
+    assert float(found.std()) == pytest.approx(0.2, rel=0.05)
+    correlation = torch.corrcoef(torch.stack([found.flatten(), words[sense_to_word].flatten()]))[0, 1]
+    assert abs(float(correlation)) < 0.05
+
+
+@pytest.mark.parametrize("how", ["clone", "random"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_vectors_are_seeded_and_of_the_type_of_the_words(how: str, dtype: torch.dtype) -> None:
+    words, sense_to_word = torch.ones(3, 2, dtype=dtype).cumsum(0), map_of(torch.tensor([2, 1, 2]))
+    one, two, other = (initial_vectors(words, sense_to_word, how, seed) for seed in (1, 1, 2))
+    assert one.dtype == dtype
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+# --- the mixture of softmaxes
+
+
+@pytest.mark.parametrize("components", [1, 2, 5])
+def test_mixture_is_the_weighted_sum_of_its_softmaxes(components: int) -> None:
+    torch.manual_seed(1)
+    module, project, x = MixtureOfSoftmaxes(D, components), nn.Linear(D, V), torch.randn(4, 3, D)
+    found = module.log_prob(x, project)
+    A, b, W, bias, h = (
+        t.detach().double() for t in (module.latent.weight, module.latent.bias, project.weight, project.bias, x)
+    )
+    pi = torch.softmax(h @ module.prior.weight.detach().double().t(), -1)
+    P = torch.zeros(4, 3, V, dtype=torch.float64)
+    for k in range(components):
+        part = slice(k * D, (k + 1) * D)
+        P += pi[..., k : k + 1] * torch.softmax(torch.tanh(h @ A[part].t() + b[part]) @ W.t() + bias, -1)
+    torch.testing.assert_close(found.double(), P.log(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones(4, 3), rtol=0, atol=1e-5)
+
+
+def test_mixture_of_one_is_a_softmax_of_the_bent_features() -> None:
+    torch.manual_seed(1)
+    module, project, x = MixtureOfSoftmaxes(D, 1), nn.Linear(D, V, bias=False), torch.randn(4, D)
+    expected = torch.log_softmax(project(torch.tanh(module.latent(x))), -1)
+    torch.testing.assert_close(module.log_prob(x, project), expected)
+
+
+def test_mixture_trains_all_its_parameters_and_stays_finite_when_sure() -> None:
+    torch.manual_seed(1)
+    module, x = MixtureOfSoftmaxes(D, 3), torch.randn(4, D)
+    log_prob = module.log_prob(x, lambda h: nn.functional.linear(h, torch.randn(V, D) * 1e4))
+    assert bool(log_prob.isfinite().all())
+    log_prob[:, 0].sum().backward()
+    for parameter in module.parameters():
+        assert bool(parameter.grad.isfinite().all())
+        assert bool(parameter.grad.any())
+
+
+@pytest.mark.parametrize("components", [0, -1])
+def test_a_mixture_needs_a_component(components: int) -> None:
+    with pytest.raises(ValueError, match=f"{components} components: a mixture needs at least 1"):
+        MixtureOfSoftmaxes(D, components)
+
+
+def test_evaluating_in_inference_mode_does_not_spoil_training() -> None:
+    layer = KernelizedBayesianSoftmax(4, 10)
+    x, y = torch.randn(3, 4), torch.tensor([1, 2, 3])
+    with torch.inference_mode():
+        layer.log_prob(x)
+    layer(x, y).loss.backward()
+    assert layer.senses.vectors.grad is not None
+
+
+def test_a_layer_made_in_inference_mode_works_there() -> None:
+    with torch.inference_mode():
+        layer = KernelizedBayesianSoftmax(4, 10)
+        total = layer.log_prob(torch.randn(3, 4)).exp().sum(-1)
+    torch.testing.assert_close(total, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("input_shape", "target"), [((2, 8), [0, 0, 0, 0]), ((2, 4), [0, -1]), ((2, 4), [0, 10])], ids=str
+)
+def test_forward_refuses_what_does_not_fit(input_shape: tuple[int, int], target: list[int]) -> None:
+    with pytest.raises(RuntimeError):
+        KernelizedBayesianSoftmax(4, 10)(torch.randn(input_shape), torch.tensor(target))
+
+
+def test_one_word_can_be_smoothed() -> None:
+    layer = KernelizedBayesianSoftmax(4, 1)
+    loss, _ = layer.loss(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), label_smoothing=0.1)
+    assert float(loss) == pytest.approx(0, abs=1e-6)
