@@ -436,3 +436,16 @@ def test_peak_memory_does_not_grow_with_tokens_times_senses() -> None:
     table = (4096 - 512) * 20_000 * 4
     assert growth[4096] - growth[512] < table / 10, growth
     assert growth[4096] < table / 10, growth
+
+
+def test_autocast_leaves_the_loss_and_the_scores_in_float32() -> None:
+    torch.manual_seed(0)
+    slots = slots_of(torch.arange(20) % 7, 7, 3)
+    h, w, theta = torch.randn(5, 16), torch.randn(20, 16), torch.randn(20)
+    target = torch.randint(0, 7, (5,))
+    plain = fused_loss(h, w, theta, slots, target)[0], sense_scores(h, w, theta)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = fused_loss(h, w, theta, slots, target)[0], sense_scores(h, w, theta)
+    for a, b in zip(plain, cast):
+        assert b.dtype == torch.float32
+        assert torch.equal(a, b)

@@ -209,3 +209,37 @@ def test_special_symbols_have_one_sense_and_the_others_three_on_average(data_for
     rest = len(dictionary) - 4
     assert int(numbers.sum()) == 4 + 3 * rest
     assert (int(numbers.min()), int(numbers.max())) == (1, 4)
+
+
+def test_reference_option_gives_the_same_loss(data_for) -> None:
+    command = "--arch kerbs_lstm --criterion kerbs_cross_entropy --label-smoothing 0.1"
+    fast = prepare(data_for("lstm"), "lstm", command)
+    plain = prepare(data_for("lstm"), "lstm", f"{command} --kerbs-reference")
+    assert plain.model.decoder.head.reference
+    sample = batch(fast)
+    losses = [run.criterion(run.model, sample)[0] for run in (fast, plain)]
+    torch.testing.assert_close(*losses)
+
+
+def test_sentence_avg_counts_sentences(data_for) -> None:
+    command = "--arch kerbs_lstm --criterion kerbs_cross_entropy"
+    by_token = prepare(data_for("lstm"), "lstm", command)
+    by_sentence = prepare(data_for("lstm"), "lstm", f"{command} --sentence-avg")
+    sample = batch(by_token)
+    assert by_token.criterion(by_token.model, sample)[1] == sample["ntokens"] > 6
+    assert by_sentence.criterion(by_sentence.model, sample)[1] == 6
+
+
+@pytest.mark.parametrize("how", ["random", "uniform", "frequency"])
+def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
+    run = prepare(data_for("lstm_lm"), "lstm_lm", f"--arch kerbs_lstm_lm --kerbs-init {how} --kerbs-senses 2")
+    numbers = run.model.decoder.head.senses.senses_per_word()
+    dictionary = run.task.target_dictionary
+    the, rare = dictionary.index("the"), len(dictionary) - 1
+    while dictionary[rare].startswith("madeupword"):
+        rare -= 1
+    if how == "uniform":
+        assert set(numbers[4:].tolist()) == {2}
+    if how == "frequency":
+        assert (int(numbers[the]), int(numbers[rare])) == (4, 1)
+    assert int(numbers.sum()) == 4 + 2 * (len(dictionary) - 4)

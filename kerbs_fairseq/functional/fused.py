@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.kernel import TINY, at_least_float32, check_kernel, psi, psi_prime
+from kerbs_fairseq.functional.kernel import TINY, at_least_float32, check_kernel, full_precision, psi, psi_prime
 from kerbs_fairseq.functional.words import pick, pick_own
 
 SMALL_THETA = 0.2  # where both ways to T are equally good in float32
@@ -284,4 +284,6 @@ def fused_loss(
     h, w = at_least_float32(features), at_least_float32(vectors)
     t = None if theta is None else at_least_float32(theta)
     weight = h.new_ones(h.size(0)) if weight is None else weight.detach().to(h.dtype)
-    return _FusedLoss.apply(h, w, t, slots, target, weight, kernel, smoothing, chunk or chunk_size(len(w), w.device))
+    chunk = chunk or chunk_size(len(w), w.device)
+    with full_precision(h.device):
+        return _FusedLoss.apply(h, w, t, slots, target, weight, kernel, smoothing, chunk)

@@ -12,6 +12,7 @@ the same function is k(c; θ) = c φ(−θc) / (2 ψ(θ)): nothing in it is ever
 that K is the inner product.
 """
 
+import contextlib
 import math
 from typing import Any, Optional
 
@@ -144,11 +145,18 @@ def sense_scores(features: Tensor, vectors: Tensor, theta: Optional[Tensor], ker
     The plain reference, with gradients by autograd: |h| |w| k(c) is the inner product times k(c) / c. The element-wise
     part runs in float32, or in float64 if that is given.
     """
-    features, vectors = at_least_float32(features), at_least_float32(vectors)
-    product = features @ vectors.t()
-    if kernel == "dot" or theta is None:
-        return product
-    return product * curvature(unit(features) @ unit(vectors).t(), at_least_float32(theta), kernel)
+    with full_precision(features.device):
+        features, vectors = at_least_float32(features), at_least_float32(vectors)
+        product = features @ vectors.t()
+        if kernel == "dot" or theta is None:
+            return product
+        return product * curvature(unit(features) @ unit(vectors).t(), at_least_float32(theta), kernel)
+
+
+def full_precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Within this context autocast (--amp) leaves matrix products on ``device`` as they are."""
+    known = device.type in ("cpu", "cuda", "xpu")
+    return torch.autocast(device.type, enabled=False) if known else contextlib.nullcontext()
 
 
 def at_least_float32(x: Tensor) -> Tensor:

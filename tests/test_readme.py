@@ -1,0 +1,40 @@
+"""What the README shows: its Python runs, its options are all there, its links lead somewhere."""
+
+import re
+
+import pytest
+from conftest import PACKAGE
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+from kerbs_fairseq.glue.options import KerbsOptions, MosOptions
+
+ROOT = PACKAGE.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("number", range(len(re.findall(r"```python\n", README))))
+def test_python_runs(number: int) -> None:
+    code = re.findall(r"```python\n(.*?)```", README, re.S)[number]
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_every_option_is_listed_with_its_default() -> None:
+    import argparse
+
+    for options in (KerbsOptions, MosOptions):
+        parser = argparse.ArgumentParser()
+        gen_parser_from_dataclass(parser, options())
+        for action in parser._actions:
+            name = action.option_strings[0]
+            if not name.startswith(("--kerbs", "--mos")):
+                continue
+            assert action.help, f"{name} has no help"
+            assert f"`{name}" in README, f"{name} is not in the README"
+    assert f"| `--kerbs-init-vectors` | `{KerbsOptions().kerbs_init_vectors}` |" in README
+
+
+def test_links_to_files_are_not_broken() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
