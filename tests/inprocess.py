@@ -1,5 +1,6 @@
 """Models built in this process as fairseq-train builds them, from a command line, and small enough to be quick."""
 
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +74,7 @@ def search(run: Run, sample: dict[str, Any], beam: int = 3) -> list[list[tuple[l
     return [[(h["tokens"].tolist(), float(h["score"])) for h in sentence] for sentence in found]
 
 
+@functools.cache
 def generator_options(beam: int) -> Any:
     """What --beam and a limit of length mean to a task."""
     args = options.parse_args_and_arch(

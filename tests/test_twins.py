@@ -243,3 +243,32 @@ def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
     if how == "frequency":
         assert (int(numbers[the]), int(numbers[rare])) == (4, 1)
     assert int(numbers.sum()) == 4 + 2 * (len(dictionary) - 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--kerbs-senses 0.5", "0.5 senses a word are outside the bounds"),
+        ("--kerbs-min-senses 3 --kerbs-max-senses 2", r"the minimum of senses \(3\) is above the maximum \(2\)"),
+        ("--kerbs-min-senses 0", "every word needs at least 1"),
+        ("--kerbs-chunk -1", "a chunk of -1 tokens"),
+        ("--kerbs-theta-bound 0", "the bound of θ is 0"),
+        ("--label-smoothing -0.1", "--label-smoothing -0.1: it must be at least 0 and below 1"),
+    ],
+)
+def test_mistakes_are_explained(data_for, options: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepare(data_for("lstm"), "lstm", f"--arch kerbs_lstm --criterion kerbs_cross_entropy {options}")
+
+
+def test_a_mixture_needs_a_component(data_for) -> None:
+    with pytest.raises(ValueError, match="--mos-components: 0 components"):
+        prepare(data_for("lstm"), "lstm", "--arch mos_lstm --mos-components 0")
+
+
+def test_checkpoint_with_another_vocabulary_is_refused(data_for) -> None:
+    run = prepare(data_for("gru_lm"), "gru_lm", "--arch kerbs_gru_lm --kerbs-senses 1")
+    state, words = run.model.state_dict(), len(run.task.target_dictionary)
+    state["decoder.head.senses.sense_to_word"] = state["decoder.head.senses.sense_to_word"].clamp_max(words - 2)
+    with pytest.raises(ValueError, match=f"senses for {words - 1} words, the model has {words} words"):
+        run.model.load_state_dict(state)

@@ -61,7 +61,7 @@ MODELS = (
         10,
         "lstm",
         "--encoder-bidirectional --encoder-embed-dim 96 --decoder-embed-dim 96 --decoder-out-embed-dim 96 "
-        "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 3e-3 --max-tokens 600",
+        "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 3e-3 --clip-norm 1 --max-tokens 600",
     ),
 )
 

@@ -22,7 +22,7 @@ from kerbs_fairseq.functional.words import pick, pick_own
 
 SMALL_THETA = 0.2  # where both ways to T are equally good in float32
 NO_ZERO = 1e-20  # F = (1 − e^(−θc)) / θ is exact to the last digit for any θ but 0
-CHUNK_ELEMENTS = {"cpu": 2**19}  # scores of a chunk: what stays in a CPU's cache
+CHUNK_ELEMENTS = {"cpu": 2**20}  # scores of a chunk: what stays in a CPU's cache
 CHUNK_ELEMENTS_ELSEWHERE = 2**26  # what keeps a GPU busy
 
 
