@@ -48,7 +48,8 @@ def main() -> None:
     parser.add_argument("--case", type=int, nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.case:
-        case(*args.case, args.features)
+        tokens, senses = args.case
+        case(tokens, senses, args.features)
         return
     print(f"{'tokens':>8}{'senses':>8}{'peak MiB':>10}{'table MiB':>11}{'ratio':>8}", flush=True)
     for tokens, senses in CASES:

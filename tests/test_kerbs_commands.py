@@ -217,8 +217,9 @@ def test_adaptive_softmax_is_refused(text: Path, tmp_path: Path) -> None:
 
 def test_unsupported_model_says_why(pairs: Path, tmp_path: Path) -> None:
     refused(
-        f"fairseq-train {pairs} --user-dir {PACKAGE} {QUICK} --save-dir {tmp_path} --arch kerbs_fconv",
-        "kerbs_fconv: the model's decoder is neither an LSTM nor a Transformer",
+        f"fairseq-train {pairs} --user-dir {PACKAGE} {QUICK} --save-dir {tmp_path} --arch kerbs_lightconv "
+        "--encoder-layers 2 --decoder-layers 2",
+        "kerbs_lightconv: the model's decoder is neither an LSTM nor a Transformer",
     )
 
 

@@ -8,7 +8,9 @@ from conftest import run as run_command
 from fairseq import models
 from inprocess import ARCHITECTURES, LANGUAGE_MODELS, TWINS, batch, log_probs, prepare, search
 
+from kerbs_fairseq.functional import fused
 from kerbs_fairseq.glue import twins
+from kerbs_fairseq.glue.heads import features_of
 from kerbs_fairseq.glue.unsupported import REASONS
 
 FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
@@ -121,6 +123,7 @@ def test_one_sense_and_the_inner_product_are_the_softmax(data_for, base: str) ->
         torch.nn.init.zeros_(layer.bias)
     state["decoder.head.senses.vectors"] = layer.weight.detach().clone()
     state["decoder.head.senses.sense_to_word"] = torch.arange(len(layer.weight))
+    state["decoder.head.senses.kernel_id"] = twin.model.state_dict()["decoder.head.senses.kernel_id"]
     twin.model.load_state_dict(state)
     sample = batch(stock)
     losses, gradients = [], []
@@ -131,11 +134,12 @@ def test_one_sense_and_the_inner_product_are_the_softmax(data_for, base: str) ->
         losses.append(loss)
         gradients.append({n: p.grad for n, p in run.model.named_parameters() if p.grad is not None})
     torch.testing.assert_close(losses[0], losses[1])
-    for key in gradients[0].keys() & gradients[1].keys():
-        if not (share or layer.weight is decoder.embed_tokens.weight) or "embed_tokens" not in key:
-            torch.testing.assert_close(gradients[1][key], gradients[0][key], atol=1e-4, rtol=1e-4, msg=key)
-    ours = gradients[1]["decoder.head.senses.vectors"]
-    if layer.weight is not decoder.embed_tokens.weight:
+    ours = gradients[1].pop("decoder.head.senses.vectors")
+    shared = {n for n, p in stock.model.named_parameters(remove_duplicate=False) if p is layer.weight}
+    for key in gradients[1]:  # a shared table has both gradients, that of the input and that of the output
+        both = gradients[1][key] + ours if key in shared else gradients[1][key]
+        torch.testing.assert_close(both, gradients[0][key], atol=1e-4, rtol=1e-4, msg=key)
+    if not shared & gradients[1].keys():
         torch.testing.assert_close(ours, layer.weight.grad, atol=1e-4, rtol=1e-4)
     for (tokens, score), (twin_tokens, twin_score) in zip(
         (h for s in search(stock, sample) for h in s), (h for s in search(twin, sample) for h in s)
@@ -192,6 +196,12 @@ def test_shared_embeddings_give_the_senses_their_start(data_for, caplog: pytest.
     )
     decoder, encoder = run.model.decoder, run.model.encoder
     assert "shared embeddings: the sense vectors start from the shared table" in caplog.text
+    prepare(
+        data_for("lstm"),
+        "lstm",
+        "--arch kerbs_lstm --share-decoder-input-output-embed --kerbs-init-vectors random",
+    )
+    assert "the sense vectors are not shared, and with --kerbs-init-vectors random start on their own" in caplog.text
     assert decoder.embed_tokens.weight is encoder.embed_tokens.weight
     table = decoder.head.senses
     start = decoder.embed_tokens.weight[table.sense_to_word]
@@ -253,6 +263,12 @@ def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
         ("--kerbs-min-senses 0", "every word needs at least 1"),
         ("--kerbs-chunk -1", "a chunk of -1 tokens"),
         ("--kerbs-theta-bound 0", "the bound of θ is 0"),
+        ("--kerbs-theta-init nan", "θ cannot start at nan"),
+        ("--kerbs-theta-init 9", "θ cannot start at 9: it is bound to stay within ±8"),
+        ("--kerbs-kernel dot --kerbs-theta-init 1", "--kerbs-theta-init has no effect with --kerbs-kernel dot"),
+        ("--kerbs-kernel released --kerbs-theta-bound 2", "--kerbs-theta-bound has no effect with --kerbs-kernel rel"),
+        ("--kerbs-reference --kerbs-chunk 5", "--kerbs-chunk has no effect with --kerbs-reference: leave it out"),
+        ("--adaptive-softmax-cutoff 50,100", "an adaptive softmax"),
         ("--label-smoothing -0.1", "--label-smoothing -0.1: it must be at least 0 and below 1"),
     ],
 )
@@ -272,3 +288,89 @@ def test_checkpoint_with_another_vocabulary_is_refused(data_for) -> None:
     state["decoder.head.senses.sense_to_word"] = state["decoder.head.senses.sense_to_word"].clamp_max(words - 2)
     with pytest.raises(ValueError, match=f"senses for {words - 1} words, the model has {words} words"):
         run.model.load_state_dict(state)
+
+
+@pytest.mark.parametrize("base", FAMILIES)
+def test_word_probabilities_are_sums_over_senses(data_for, base: str) -> None:
+    run = prepare(data_for(base), base, f"--arch kerbs_{FAMILIES[base]} --kerbs-theta-init 0.7")
+    run.model.eval()
+    sample = batch(run)
+    with torch.no_grad(), features_of(run.model.decoder):
+        h = run.model(**sample["net_input"])[0].double()
+    table = run.model.decoder.head.senses
+    w, theta = table.vectors.detach().double(), table.theta.detach().double()
+    cosine = torch.nn.functional.cosine_similarity(h.unsqueeze(2), w, dim=-1)
+    a = -theta / (2 * (torch.exp(-theta) + theta - 1))
+    K = h.norm(dim=-1, keepdim=True) * w.norm(dim=-1) * a * (torch.exp(-theta * cosine) - 1)
+    P = torch.softmax(K, -1)
+    words = torch.zeros(*P.shape[:2], table.n_words, dtype=P.dtype).index_add_(2, table.sense_to_word, P)
+    torch.testing.assert_close(log_probs(run, sample).double().exp(), words, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("base", ["lstm", "transformer_align", *LANGUAGE_MODELS])
+def test_beam_scores_are_those_of_forced_decoding(data_for, base: str) -> None:
+    run = prepare(data_for(base), base, f"--arch kerbs_{base} --kerbs-theta-init 0.7")
+    sample = batch(run)
+    found = search(run, sample, beam=5)
+    eos = run.task.target_dictionary.eos()
+    for sentence, hypotheses in enumerate(found):
+        source = sample["net_input"]["src_tokens"][sentence : sentence + 1]
+        source = source[source != run.task.source_dictionary.pad()].unsqueeze(0)
+        for tokens, score in hypotheses:
+            if base in LANGUAGE_MODELS:
+                net_input = {"src_tokens": torch.tensor([[eos, *tokens[:-1]]])}
+            else:
+                net_input = {
+                    "src_tokens": source,
+                    "src_lengths": torch.tensor([source.size(1)]),
+                    "prev_output_tokens": torch.tensor([[eos, *tokens[:-1]]]),
+                }
+            with torch.no_grad():
+                forced = log_probs(run, {"net_input": net_input})[0]
+            total = forced.gather(1, torch.tensor(tokens).unsqueeze(1)).sum()
+            assert float(total) / len(tokens) == pytest.approx(score, abs=1e-5)
+
+
+def test_validation_computes_no_gradients(data_for, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = []
+    visit = fused.visit
+    monkeypatch.setattr(fused, "visit", lambda *args: (wanted.append(args[-1]), visit(*args))[1])
+    run = prepare(data_for("lstm"), "lstm", "--arch kerbs_lstm --criterion kerbs_cross_entropy")
+    run.criterion(run.model, batch(run))
+    with torch.no_grad():
+        run.criterion(run.model, batch(run))
+    assert wanted == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "message"),
+    [
+        ("kerbs_lstm", "kerbs_lstm --kerbs-kernel released", "has the kernel paper, the model has released"),
+        ("kerbs_lstm", "kerbs_lstm --kerbs-kernel dot", "has the kernel paper, the model has dot"),
+        ("kerbs_lstm", "mos_lstm", "of a model with another output layer"),
+        ("mos_lstm", "kerbs_lstm", "of a model with another output layer"),
+    ],
+)
+def test_checkpoint_of_another_kind_is_refused(data_for, saved: str, loaded: str, message: str) -> None:
+    source, to = (prepare(data_for("lstm"), "lstm", f"--arch {arch}") for arch in (saved, loaded))
+    with pytest.raises(ValueError, match=message):
+        to.model.load_state_dict(source.model.state_dict())
+
+
+@pytest.mark.parametrize("base", ["gru_lm", "transformer_lm"])
+def test_smaller_output_dictionary(data_for, base: str) -> None:
+    command = f"--arch kerbs_{base} --criterion kerbs_cross_entropy --output-dictionary-size 100 --kerbs-init frequency"
+    run = prepare(data_for(base), base, command)
+    assert run.model.decoder.head.n_words == 100
+    assert run.criterion(run.model, batch(run))[0] > 0
+
+
+@pytest.mark.parametrize("kernel", ["paper", "released"])
+def test_theta_of_a_half_precision_model_is_bent_in_float32(data_for, kernel: str) -> None:
+    run = prepare(data_for("lstm"), "lstm", f"--arch kerbs_lstm --kerbs-kernel {kernel} --kerbs-theta-init 1.5")
+    table = run.model.decoder.head.senses
+    full = table.theta
+    half = table.bfloat16().theta
+    assert half.dtype == torch.float32
+    assert torch.equal(full, half)
+    assert table.sense_to_word.dtype == torch.long

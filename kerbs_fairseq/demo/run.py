@@ -51,7 +51,7 @@ OPTIMISATION = "--optimizer adam --lr-scheduler inverse_sqrt --warmup-updates 10
 MODELS = (
     Model(
         "transformer",
-        10,
+        12,
         "transformer_iwslt_de_en",
         "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 96 --decoder-embed-dim 96 "
         "--encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 2000",

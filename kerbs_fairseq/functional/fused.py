@@ -233,9 +233,10 @@ class _FusedLoss(torch.autograd.Function):
         kernel: str,
         smoothing: float,
         chunk: int,
+        training: bool,
     ) -> tuple[Tensor, Tensor]:
         settings = (kernel, smoothing, chunk)
-        want = any(ctx.needs_input_grad[:3])
+        want = training and any(ctx.needs_input_grad[:3])
         seen = visit(features, vectors, theta, slots, target, weight, *settings, want)
         epsilon_i = epsilon_per_word(smoothing, slots.size(0))
         loss = -(1 - smoothing - epsilon_i) * seen.log_prob
@@ -258,7 +259,7 @@ class _FusedLoss(torch.autograd.Function):
             again = visit(features, vectors, theta, slots, target, -by_log_prob, ctx.kernel, 0.0, ctx.chunk, True)
             assert again.gradients is not None
             found = [g if f is None else f if g is None else f + g for f, g in zip(found, again.gradients)]
-        return (*found, *[None] * 6)
+        return (*found, *[None] * 7)
 
 
 def fused_loss(
@@ -286,4 +287,4 @@ def fused_loss(
     weight = h.new_ones(h.size(0)) if weight is None else weight.detach().to(h.dtype)
     chunk = chunk or chunk_size(len(w), w.device)
     with full_precision(h.device):
-        return _FusedLoss.apply(h, w, t, slots, target, weight, kernel, smoothing, chunk)
+        return _FusedLoss.apply(h, w, t, slots, target, weight, kernel, smoothing, chunk, torch.is_grad_enabled())

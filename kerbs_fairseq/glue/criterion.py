@@ -13,6 +13,7 @@ from omegaconf import II
 from torch import Tensor
 
 from kerbs_fairseq.glue.heads import KerbsDecoder, features_of, refuse
+from kerbs_fairseq.glue.unsupported import REASONS
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,14 @@ def kerbs_decoder(model: Any) -> KerbsDecoder:
     decoder = getattr(model, "decoder", None)
     if isinstance(decoder, KerbsDecoder):
         return decoder
-    names = [name for name, known in models.MODEL_REGISTRY.items() if isinstance(model, known)]
-    base = getattr(model, "twin_of", names[-1] if names else "…")
+    while hasattr(model, "module"):  # what fairseq wraps around a model that is trained by several processes
+        model = model.module
+    names = [name for name, known in models.MODEL_REGISTRY.items() if type(model) is known]
+    base = getattr(model, "twin_of", names[0] if names else "…")
+    if base in REASONS:
+        refuse(
+            f"kerbs_cross_entropy trains models with a KerBS output layer, which {base} cannot have: {REASONS[base]}"
+        )
     refuse(
         "kerbs_cross_entropy trains models with a KerBS output layer, and this one has another: put kerbs_ before the "
         f"name of its architecture (--arch kerbs_{base}, or whichever it is); "

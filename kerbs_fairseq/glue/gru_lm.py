@@ -32,14 +32,14 @@ class GruLanguageModelConfig(FairseqDataclass):
 class GruDecoder(FairseqIncrementalDecoder):
     """Embedding, GRU, and a projection to features if their size differs from the hidden state's."""
 
-    def __init__(self, cfg: Any, dictionary: Any) -> None:
+    def __init__(self, cfg: Any, source: Any, dictionary: Any) -> None:
         super().__init__(dictionary)
         self.share_input_output_embed = cfg.share_decoder_input_output_embed
         self.max_target_positions = cfg.max_target_positions or cfg.tokens_per_sample
         self.dropout = nn.Dropout(cfg.dropout)
-        self.embed_tokens = nn.Embedding(len(dictionary), cfg.decoder_embed_dim, dictionary.pad())
+        self.embed_tokens = nn.Embedding(len(source), cfg.decoder_embed_dim, source.pad())
         nn.init.uniform_(self.embed_tokens.weight, -0.1, 0.1)
-        nn.init.zeros_(self.embed_tokens.weight[dictionary.pad()])
+        nn.init.zeros_(self.embed_tokens.weight[source.pad()])
         between = cfg.dropout if cfg.decoder_layers > 1 else 0.0
         self.gru = nn.GRU(
             cfg.decoder_embed_dim, cfg.decoder_hidden_size, cfg.decoder_layers, batch_first=True, dropout=between
@@ -100,4 +100,6 @@ class GruLanguageModel(FairseqLanguageModel):
         """Build a new model."""
         if cfg.share_decoder_input_output_embed and cfg.decoder_embed_dim != cfg.decoder_out_embed_dim:
             refuse("--share-decoder-input-output-embed needs --decoder-embed-dim equal to --decoder-out-embed-dim")
-        return cls(GruDecoder(cfg, task.target_dictionary))
+        if cfg.share_decoder_input_output_embed and len(task.source_dictionary) != len(task.target_dictionary):
+            refuse("--share-decoder-input-output-embed needs one dictionary (no --output-dictionary-size)")
+        return cls(GruDecoder(cfg, task.source_dictionary, task.target_dictionary))

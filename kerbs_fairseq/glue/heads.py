@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq import requirements
+from kerbs_fairseq.glue.options import KerbsOptions
 from kerbs_fairseq.modules.kerbs import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mos import MixtureOfSoftmaxes
 
@@ -30,6 +31,7 @@ class HeadDecoder:
     """
 
     head: nn.Module
+    mark: str  # a name that only the state of this head has
     gives_features = False
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
@@ -44,7 +46,7 @@ class HeadDecoder:
         """Check a checkpoint before it is loaded."""
         before = set(state_dict)
         state_dict = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
-        if not any(key.startswith(f"{name}.head.") for key in state_dict):
+        if f"{name}.head.{self.mark}" not in state_dict:
             refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
         for projection in PROJECTIONS:  # fairseq puts a shared one back, which this decoder may not have
             key = f"{name}.{projection}.weight"
@@ -77,10 +79,29 @@ def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor]:
     refuse(f"{type(decoder).__name__} has no output projection that could be replaced")
 
 
+# options that have no effect with another one, and so are refused if they are given
+WITHOUT_EFFECT = (
+    ("kerbs_kernel", "dot", ("kerbs_theta_init", "kerbs_theta_bound")),
+    ("kerbs_kernel", "released", ("kerbs_theta_bound",)),
+    ("kerbs_reference", "True", ("kerbs_chunk",)),
+)
+
+
+def check_options(args: Any) -> None:
+    """Refuse options that would be ignored."""
+    defaults = KerbsOptions()
+    for option, value, useless in WITHOUT_EFFECT:
+        for name in useless if str(getattr(args, option)) == value else ():
+            if getattr(args, name) != getattr(defaults, name):
+                given, other = (f"--{n.replace('_', '-')}" for n in (name, option))
+                refuse(f"{given} has no effect with {other}{'' if value == 'True' else ' ' + value}: leave it out")
+
+
 class KerbsDecoder(HeadDecoder):
     """A decoder whose output layer is KerBS."""
 
     head: KernelizedBayesianSoftmax
+    mark = "senses.vectors"
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
@@ -90,10 +111,14 @@ class KerbsDecoder(HeadDecoder):
         """Take the softmax away and put KerBS there, with senses that start from the vectors of the softmax."""
         name, weight = projection_of(self)  # type: ignore[arg-type]
         if getattr(self, "share_input_output_embed", False):
+            cloned = str(args.kerbs_init_vectors) == "clone"
             logger.info(
-                "shared embeddings: the sense vectors start from the shared table and then learn on their own; "
-                "input embeddings that are shared with the encoder stay shared"
+                "shared embeddings: the sense vectors %s; input embeddings shared with the encoder stay shared",
+                "start from the shared table and then learn on their own"
+                if cloned
+                else "are not shared, and with --kerbs-init-vectors random start on their own too",
             )
+        check_options(args)
         try:
             self.head = KernelizedBayesianSoftmax(
                 weight.size(1),
@@ -106,7 +131,7 @@ class KerbsDecoder(HeadDecoder):
                 kernel=str(args.kerbs_kernel),
                 theta_init=args.kerbs_theta_init,
                 theta_bound=args.kerbs_theta_bound,
-                counts=torch.tensor(dictionary.count),
+                counts=torch.tensor(dictionary.count[: len(dictionary)]),
                 single=[dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk()],
                 word_vectors=weight.detach(),
                 chunk=args.kerbs_chunk,
@@ -121,10 +146,7 @@ class KerbsDecoder(HeadDecoder):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
         """Refuse a checkpoint with another vocabulary or number of senses."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
-        table = f"{name}.head.senses."
-        if table + "sense_to_word" not in state_dict:
-            refuse("the checkpoint is not of a KerBS model: load it with the architecture it came from")
-        problem = self.head.senses.misfit(state_dict[table + "sense_to_word"], state_dict.get(table + "vectors"))
+        problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.")
         if problem:
             refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
         return state_dict
@@ -134,6 +156,7 @@ class MosDecoder(HeadDecoder):
     """A decoder whose output layer is a mixture of softmaxes, all with the decoder's own last matrix."""
 
     head: MixtureOfSoftmaxes
+    mark = "latent.weight"
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""

@@ -15,6 +15,7 @@ from kerbs_fairseq.glue.options import KerbsOptions, MosOptions
 from kerbs_fairseq.glue.unsupported import REASONS
 
 SUPPORTED = ("transformer", "transformer_align", "bart", "lstm", "transformer_lm", "lstm_lm", "gru_lm")
+LSTM_CUTOFF = "10000,50000,200000"
 HEADS: dict[str, tuple[type[HeadDecoder], type[FairseqDataclass]]] = {
     "kerbs": (KerbsDecoder, KerbsOptions),
     "mos": (MosDecoder, MosOptions),
@@ -28,12 +29,11 @@ def decoder_class(base: type, head: type) -> type:
 
 def check_no_adaptive_softmax(args: Any, model: type) -> None:
     """Refuse an adaptive softmax, an option or the architecture's default, before fairseq tries to build one."""
-    asked = getattr(args, "adaptive_softmax_cutoff", None) is not None
-    if issubclass(
-        model, (LSTMModel, LSTMLanguageModel)
-    ):  # they have cut-off points by default, but use them with this criterion only
-        asked = getattr(args, "criterion", None) == "adaptive_loss"
-    if asked:
+    cutoff = getattr(args, "adaptive_softmax_cutoff", None)
+    asked = cutoff is not None
+    if issubclass(model, (LSTMModel, LSTMLanguageModel)):  # they have these by default, and use them only if told to
+        asked = cutoff not in (None, LSTM_CUTOFF)
+    if asked or getattr(args, "criterion", None) == "adaptive_loss":
         refuse(
             "an adaptive softmax (--adaptive-softmax-cutoff, --criterion adaptive_loss, or the default of this "
             "architecture) is an output layer of its own, and cannot be had together with KerBS or MoS: "
@@ -110,15 +110,16 @@ def add_twins(base: str) -> None:
 
 def add_refusal(base: str, reason: str) -> None:
     """Register twins of ``base`` that only say why they do not exist: better than an unknown name."""
+    Base: Any = models.MODEL_REGISTRY[base]
     for prefix in HEADS:
         name = f"{prefix}_{base}"
 
-        class Refused(models.BaseFairseqModel):
+        class Refused(Base):  # with the options of its base: the reason must come before complaints about those
             @classmethod
             def build_model(cls, args: Any, task: Any, name: str = name) -> Any:
                 refuse(f"{name}: {reason}")
 
-        models.register_model(name)(Refused)
+        models.register_model(name, dataclass=models.MODEL_DATACLASS_REGISTRY.get(base))(Refused)
         for architecture in dict.fromkeys([base, *models.ARCH_MODEL_INV_REGISTRY.get(base, [])]):
             if f"{prefix}_{architecture}" not in models.ARCH_MODEL_REGISTRY:
                 models.register_model_architecture(name, f"{prefix}_{architecture}")(lambda args: None)

@@ -5,7 +5,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.kernel import bounded, check_kernel, released_theta
+from kerbs_fairseq.functional.kernel import KERNELS, at_least_float32, bounded, check_kernel, released_theta
 from kerbs_fairseq.functional.words import slots_of
 
 MAP_NAME = "sense_to_word"
@@ -33,6 +33,8 @@ class SenseTable(nn.Module):
         check_kernel(kernel)
         if not 0 < theta_bound <= 40:
             raise ValueError(f"the bound of θ is {theta_bound:g}: it must lie above 0, and at 40 float32 ends")
+        if not abs(theta_init) <= theta_bound:
+            raise ValueError(f"θ cannot start at {theta_init:g}: it is bound to stay within ±{theta_bound:g}")
         self.n_words, self.max_senses, self.kernel, self.theta_bound = n_words, max_senses, kernel, theta_bound
         self.vectors = nn.Parameter(vectors)
         self.theta_raw: Optional[nn.Parameter] = None
@@ -40,6 +42,8 @@ class SenseTable(nn.Module):
             self.theta_raw = nn.Parameter(torch.full_like(vectors[:, 0], theta_init))
         self.sense_to_word: Tensor
         self.register_buffer(MAP_NAME, sense_to_word)
+        # θ means something else to each kernel, so a checkpoint says which one it is for
+        self.register_buffer("kernel_id", torch.tensor(KERNELS.index(kernel)))
         self._slots: Optional[Tensor] = None
         self._slots_are_of: tuple[Any, ...] = ()
 
@@ -48,9 +52,8 @@ class SenseTable(nn.Module):
         """θ (senses,) as the kernel uses it; None for ``dot``."""
         if self.theta_raw is None:
             return None
-        return (
-            released_theta(self.theta_raw) if self.kernel == "released" else bounded(self.theta_raw, self.theta_bound)
-        )
+        raw = at_least_float32(self.theta_raw)  # half precision is too coarse for what follows
+        return released_theta(raw) if self.kernel == "released" else bounded(raw, self.theta_bound)
 
     @property
     def slots(self) -> Tensor:
@@ -82,18 +85,21 @@ class SenseTable(nn.Module):
         return {**self.__dict__, "_slots": None, "_slots_are_of": ()}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        saved = state_dict.get(prefix + MAP_NAME)
-        if saved is not None:
-            problem = self.misfit(saved, state_dict.get(prefix + "vectors"))
-            if problem:
-                raise SenseTableMisfit(problem)
+        problem = self.misfit(state_dict, prefix)
+        if problem:
+            raise SenseTableMisfit(problem)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def misfit(self, sense_to_word: Tensor, vectors: Optional[Tensor]) -> Optional[str]:
-        """Why a saved table does not fit into this one, or None."""
+    def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
+        """Why a saved table does not fit into this one, or None; what is not in ``state_dict`` is not looked at."""
+        sense_to_word, vectors, kernel = (state_dict.get(prefix + name) for name in (MAP_NAME, "vectors", "kernel_id"))
+        if kernel is not None and KERNELS[int(kernel)] != self.kernel:
+            return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"
         if vectors is not None and vectors.shape != self.vectors.shape:
             (saved, d), (here, d_here) = vectors.shape, self.vectors.shape
             return f"the checkpoint has {saved} senses of {d} features, the model has {here} of {d_here}"
+        if sense_to_word is None:
+            return None
         words = int(sense_to_word.max()) + 1
         if words != self.n_words:
             return f"the checkpoint has senses for {words} words, the model has {self.n_words} words"
