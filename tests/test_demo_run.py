@@ -13,13 +13,13 @@ from kerbs_fairseq.tools import commands
 
 @pytest.mark.e2e
 def test_demo_prints_its_table(tmp_path: Path) -> None:
-    done = start(f"kerbs-demo --out {tmp_path}/out --models lstm --heads kerbs --epochs 1")
+    done = start(f"kerbs-demo --out {tmp_path}/out --models lstm --heads softmax kerbs --epochs 1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"epoch  1/1  valid ppl +[\d.]+ ", done.stdout)
     assert re.search(r"^model +head +parameters +valid ppl +BLEU +seconds$", done.stdout, re.M)
     assert re.search(r"^lstm +kerbs +[\d,]{7} +[\d.]+ +[\d.]+ +\d+$", done.stdout, re.M)
-    (result,) = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert (result["model"], result["head"]) == ("lstm", "kerbs")
+    stock, result = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [(row["model"], row["head"]) for row in (stock, result)] == [("lstm", "softmax"), ("lstm", "kerbs")]
     assert 2 < result["valid_ppl"] < 360
     assert "tok:none" in result["signature"]
 
@@ -37,6 +37,11 @@ def test_bad_seed_costs_no_earlier_demo(tmp_path: Path, seed: str) -> None:
     with pytest.raises(SystemExit, match="a whole number from 0"):
         demo.main(["--out", str(tmp_path), "--seed", seed])
     assert (tmp_path / demo.MARK).is_file()
+
+
+def test_jobs_must_be_positive() -> None:
+    with pytest.raises(SystemExit, match="--jobs must be at least 1"):
+        demo.main(["--jobs", "0"])
 
 
 def test_epochs_must_be_positive() -> None:

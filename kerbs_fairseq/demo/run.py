@@ -5,11 +5,13 @@ Every command is shown as it is run, so that it can be repeated by hand; what it
 
 import argparse
 import json
+import os
 import re
 import shlex
 import shutil
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Optional
@@ -78,6 +80,11 @@ class Result:
     seconds: float = 0.0
     signature: str = ""
 
+    @property
+    def name(self) -> str:
+        """How the log calls it."""
+        return f"{self.model} {self.head}"
+
 
 class TrainingWatch:
     """Reads the lines of ``fairseq-train --log-format json``: fills in the result and shows progress."""
@@ -97,7 +104,10 @@ class TrainingWatch:
             self.result.valid_ppl = min(self.result.valid_ppl, ppl)
             passed = time.monotonic() - self.start
             left = passed / values["epoch"] * (self.epochs - values["epoch"])
-            say(f"  epoch {values['epoch']:2}/{self.epochs}  valid ppl {ppl:8.2f}  {passed:4.0f} s, {left:.0f} s to go")
+            say(
+                f"  {self.result.name:<20}epoch {values['epoch']:2}/{self.epochs}  valid ppl {ppl:8.2f}  "
+                f"{passed:4.0f} s, {left:.0f} s to go"
+            )
 
 
 def say(text: str) -> None:
@@ -120,14 +130,16 @@ def preprocess(folder: Path) -> None:
     commands.run(show([*command, "--destdir", str(folder / "data")]), folder / "preprocess.log")
 
 
-def train(folder: Path, save: Path, model: Model, head: Head, epochs: int, seed: int) -> Result:
+def train(
+    folder: Path, save: Path, model: Model, head: Head, epochs: int, seed: int, threads: Optional[int] = None
+) -> Result:
     """Train one model into ``save``; its parameters and best validation perplexity."""
     result = Result(model.name, head.name)
     command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir()]
     command += ["--arch", head.prefix + model.architecture, "--criterion", head.criterion, *model.options.split()]
     command += [*OPTIMISATION.split(), "--max-epoch", str(epochs), "--seed", str(seed), "--save-dir", str(save)]
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
-    commands.run(show(command), save / "train.log", TrainingWatch(result, epochs))
+    commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
     return result
 
 
@@ -167,7 +179,18 @@ def table(results: list[Result]) -> str:
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], seed: int) -> None:
+def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: int, threads: Optional[int]) -> Result:
+    """One row of the table: train, translate, score."""
+    began = time.monotonic()
+    save = folder / f"{model.name}-{head.name}"
+    result = train(folder, save, model, head, epochs or model.epochs, seed, threads)
+    score(result, *translate(folder, save))
+    result.seconds = time.monotonic() - began
+    say(f"  {result.name:<20}BLEU {result.bleu:.1f}")
+    return result
+
+
+def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], seed: int, jobs: int) -> None:
     """The whole demo, into ``folder``."""
     start = time.monotonic()
     if folder.exists():
@@ -179,19 +202,19 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
     write_corpus(folder / "corpus", seed)
     say("\n2. Binary files for fairseq")
     preprocess(folder)
-    results = []
-    for number, (model, head) in enumerate(cells, 3):
-        say(f"\n{number}. {model.name} with {head.name}: train, translate the test set with beam 5, score")
-        began = time.monotonic()
-        save = folder / f"{model.name}-{head.name}"
-        result = train(folder, save, model, head, epochs or model.epochs, seed)
-        score(result, *translate(folder, save))
-        result.seconds = time.monotonic() - began
-        results.append(result)
-        say(f"  BLEU {result.bleu:.1f}")
+    jobs = min(jobs, len(cells))
+    say(f"\n3. Train each model, translate the test set with beam 5, score; {jobs} at a time")
+    threads = 1 if jobs > 1 else None  # small models are faster side by side than each on all cores
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(cell, folder, model, head, epochs, seed, threads) for model, head in cells]
+        try:
+            results = [future.result() for future in running]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     (folder / "results.json").write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")
     say(f"\n{table(results)}\n")
-    say("ppl: 2^loss per target word, lower is better, best epoch. seconds: training, translation and start-up.")
+    say("ppl: 2^loss per target word, lower is better, best epoch. seconds: start-up, training and translation.")
     say(f"BLEU signature: {results[0].signature}")
     say(f"Files: {folder} (corpus/truth.tsv lists the senses; results.json; a folder with logs for each model)")
     say(f"Done in {time.monotonic() - start:.0f} s.")
@@ -210,6 +233,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--models", nargs="+", choices=names, default=names, help="which models")
     result.add_argument("--heads", nargs="+", choices=heads, default=heads, help="with which output layers")
     result.add_argument("--epochs", type=int, help="the same number for all models, instead of each one's own")
+    result.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="models trained side by side")
     result.add_argument("--seed", type=int, default=1, help="for the corpus and the training")
     return result
 
@@ -219,6 +243,8 @@ def main(argv: Optional[list[str]] = None) -> None:
     args = parser().parse_args(argv)
     if args.epochs is not None and args.epochs < 1:
         sys.exit("kerbs-demo: --epochs must be at least 1")
+    if args.jobs < 1:
+        sys.exit("kerbs-demo: --jobs must be at least 1")
     if not 0 <= args.seed < 2**32:
         sys.exit(f"kerbs-demo: --seed {args.seed}: a whole number from 0 to {2**32 - 1}")
     if plugin_fault:
@@ -227,7 +253,7 @@ def main(argv: Optional[list[str]] = None) -> None:
         sys.exit(f"kerbs-demo: {args.out} is there already and was not written by this command: choose another --out")
     try:
         cells = [(m, h) for m in MODELS if m.name in args.models for h in HEADS if h.name in args.heads]
-        demo(args.out, cells, args.epochs, args.seed)
+        demo(args.out, cells, args.epochs, args.seed, args.jobs)
     except commands.CommandFailed as error:
         sys.exit(f"kerbs-demo: {error}")
     except OSError as error:

@@ -1,5 +1,6 @@
 """Running fairseq's console commands: found beside this Python, watched line by line, failing with one clear line."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,8 +29,10 @@ def user_dir() -> str:
     return package.name if by_name else str(package)
 
 
-def run(command: list[str], log: Path, watch: Optional[Callable[[str], None]] = None) -> None:
-    """Run ``command``, send all that it prints to the file ``log`` and, line by line, to ``watch``."""
+def run(
+    command: list[str], log: Path, watch: Optional[Callable[[str], None]] = None, threads: Optional[int] = None
+) -> None:
+    """Run ``command`` on ``threads`` cores, send all that it prints to the file ``log`` and, by lines, to ``watch``."""
     program = find(command[0])
     if program is None:
         raise CommandFailed(f"{command[0]} is not installed: run kerbs-doctor")
@@ -40,6 +43,7 @@ def run(command: list[str], log: Path, watch: Optional[Callable[[str], None]] = 
             [program, *command[1:]],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)} if threads else None,
             text=True,
             encoding="utf-8",
             errors="replace",
