@@ -187,5 +187,18 @@ def test_ema_integers(fp32: bool) -> None:
     assert "can't be cast to" in done.stderr
 
 
+@pytest.mark.e2e
+def test_adaptive_loss(pairs: Path, tmp_path: Path) -> None:
+    command = (
+        f"fairseq-train {pairs} --user-dir {PACKAGE} {SMALL_TRANSFORMER} {QUICK} --save-dir {tmp_path} --max-update 1 "
+        "--criterion adaptive_loss --ddp-backend legacy_ddp"
+    )
+    done = start(command)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "kerbs_fairseq: --criterion adaptive_loss trains models with an adaptive softmax" in done.stderr
+    assert "AssertionError" in start(command, env=without("adaptive-loss")).stderr
+
+
 def test_environment_of_the_tests_leaves_no_fix_out() -> None:
     assert not os.environ.get(compat.SKIP_VARIABLE)

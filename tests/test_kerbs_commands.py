@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -209,10 +210,19 @@ def test_criterion_names_the_twin_of_another_model(pairs: Path, tmp_path: Path) 
         )
 
 
-def test_adaptive_softmax_is_refused(text: Path, tmp_path: Path) -> None:
-    lm = f"fairseq-train {text} --user-dir {PACKAGE} {QUICK} {LM_TASK} --save-dir {tmp_path}"
-    refused(f"{lm} --arch kerbs_transformer_lm_wiki103 --criterion kerbs_cross_entropy", "an adaptive softmax")
-    refused(f"{lm} --arch kerbs_lstm_lm --criterion adaptive_loss", "an adaptive softmax")
+@pytest.mark.parametrize(
+    ("arch", "criterion"),
+    [
+        ("kerbs_transformer_lm_wiki103", "kerbs_cross_entropy"),
+        ("kerbs_lstm_lm", "adaptive_loss"),
+        ("kerbs_transformer_lm", "adaptive_loss"),
+        ("mos_gru_lm", "adaptive_loss"),
+    ],
+)
+def test_adaptive_softmax_is_refused(text: Path, tmp_path: Path, arch: str, criterion: str) -> None:
+    lm = f"fairseq-train {text} --user-dir {PACKAGE} {QUICK} {LM_TASK} --save-dir {tmp_path} --ddp-backend legacy_ddp"
+    refused(f"{lm} --arch {arch} --criterion {criterion}", "an adaptive softmax")
+    assert not list(tmp_path.rglob("*.pt"))
 
 
 def test_unsupported_model_says_why(pairs: Path, tmp_path: Path) -> None:
@@ -233,6 +243,22 @@ def test_checkpoint_that_does_not_fit(pairs: Path, kerbs: Path, transformer: Pat
 
     refused(again(kerbs, "--arch kerbs_", f"{KERBS} --kerbs-senses 2"), "senses of 32 features, the model has")
     refused(again(transformer, "--arch kerbs_", KERBS), "the checkpoint is of a model with another output layer")
+
+
+@pytest.mark.parametrize("prefix", ["kerbs", "mos"])
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_checkpoint_with_another_dictionary(pairs: Path, tmp_path: Path, prefix: str, side: str) -> None:
+    model = twin(SMALL_TRANSFORMER, prefix)
+    criterion = "--criterion kerbs_cross_entropy" if prefix == "kerbs" else ""
+    train(pairs, model, tmp_path / "save", f"{criterion} --max-update 1")
+    shutil.copytree(pairs, tmp_path / "other")
+    with (tmp_path / "other" / f"dict.{side}.txt").open("a") as dictionary:
+        dictionary.write("".join(f"strange{i} 1\n" for i in range(8)))
+    command = f"{tmp_path / 'other'} --user-dir {PACKAGE}"
+    again = f"fairseq-train {command} {model} {QUICK} --save-dir {tmp_path / 'save'} --max-update 2 {criterion}"
+    generate = f"fairseq-generate {command} --path {tmp_path / 'save'}/checkpoint_last.pt --batch-size 30"
+    for line in (again, generate):
+        refused(line, "use the dictionar")
 
 
 def refused(command: str, message: str) -> None:

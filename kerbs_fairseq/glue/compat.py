@@ -12,6 +12,8 @@ import warnings
 from importlib import metadata
 from typing import Any, Callable, NamedTuple, Optional
 
+from kerbs_fairseq import requirements
+
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
 MARK = "_kerbs_fairseq_fixes"  # the set of applied fixes, kept on the fairseq package: survives a second copy of us
 
@@ -147,6 +149,23 @@ def _ema_copies_integers() -> None:
     EMA.__init__ = __init__
 
 
+def _explain_adaptive_loss() -> None:
+    from fairseq.criterions.adaptive_loss import AdaptiveLoss
+
+    forward = AdaptiveLoss.forward
+
+    def explained(self: Any, model: Any, sample: Any, reduce: bool = True) -> Any:
+        if getattr(model.decoder, "adaptive_softmax", None) is None:
+            requirements.stop(
+                "--criterion adaptive_loss trains models with an adaptive softmax, and this one has another output "
+                "layer: choose another criterion, kerbs_cross_entropy for a kerbs_ architecture",
+                ValueError,
+            )
+        return forward(self, model, sample, reduce)
+
+    AdaptiveLoss.forward = explained
+
+
 FIXES = (
     Fix(
         "checkpoint-load",
@@ -189,6 +208,13 @@ FIXES = (
         'with "result type Float can\'t be cast to Long". Integers are copied, not averaged',
         _always,
         _ema_copies_integers,
+    ),
+    Fix(
+        "adaptive-loss",
+        "--criterion adaptive_loss with a model that has no adaptive softmax stops with an empty AssertionError and a "
+        "crash checkpoint; it is refused with a line that says what to change",
+        _always,
+        _explain_adaptive_loss,
     ),
 )
 

@@ -55,6 +55,17 @@ class HeadDecoder:
         return state_dict
 
 
+def check_shapes(model: nn.Module, state_dict: dict[str, Any]) -> None:
+    """Refuse a checkpoint that has a parameter of another shape: mostly one with other dictionaries."""
+    for name, here in model.state_dict().items():
+        saved = state_dict.get(name)
+        if isinstance(saved, Tensor) and saved.shape != here.shape:
+            refuse(
+                f"the checkpoint does not fit: {name} is {tuple(saved.shape)} in it and {tuple(here.shape)} in the "
+                "model: use the dictionaries (the data folder) and the options of the model that it was trained with"
+            )
+
+
 @contextlib.contextmanager
 def features_of(decoder: HeadDecoder) -> Iterator[None]:
     """Within this context the decoder returns features (..., d) in place of log-probabilities."""

@@ -10,7 +10,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.lstm_lm import LSTMLanguageModel
 
-from kerbs_fairseq.glue.heads import HeadDecoder, KerbsDecoder, MosDecoder, refuse
+from kerbs_fairseq.glue.heads import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes, refuse
 from kerbs_fairseq.glue.options import KerbsOptions, MosOptions
 from kerbs_fairseq.glue.unsupported import REASONS
 
@@ -55,6 +55,10 @@ def twin_of(base: str, prefix: str) -> type:
             decoder.__class__ = decoder_class(type(decoder), head)
             decoder.build_head(args, decoder.dictionary)
             return model
+
+        def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
+            super().upgrade_state_dict_named(state_dict, name)  # where fairseq mends what it can, BART's embeddings say
+            check_shapes(self, state_dict)
 
         @classmethod
         def add_args(cls, parser: Any) -> None:
