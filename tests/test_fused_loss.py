@@ -20,7 +20,7 @@ from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
 from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.words import slots_of, word_log_probs
 
-Loss = Callable[..., tuple[Tensor, Tensor]]
+Loss = Callable[..., tuple[Tensor, Tensor, Tensor]]
 all_kernels = pytest.mark.parametrize("kernel", KERNELS)
 smoothings = pytest.mark.parametrize("smoothing", [0.0, 0.1])
 
@@ -54,7 +54,7 @@ class Problem:
         inputs = [x.detach().clone().requires_grad_() for x in (self.features, self.vectors, self.theta)]
         theta = None if self.kernel == "dot" else inputs[2]
         settings = (self.weight, self.kernel, self.smoothing)
-        value, log_prob = loss(inputs[0], inputs[1], theta, self.slots, self.target, *settings, **more)
+        value, log_prob, _ = loss(inputs[0], inputs[1], theta, self.slots, self.target, *settings, **more)
         objective = value * by_loss if by_loss else 0.0
         if by_log_prob is not None:
             objective = objective + (log_prob * by_log_prob).sum()
@@ -210,7 +210,7 @@ def test_gradcheck(kernel: str, smoothing: float) -> None:
     p = problem(n=4, d=3, kernel=kernel, smoothing=smoothing).to(torch.float64)
 
     def loss(h: Tensor, w: Tensor, t: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
-        return fused_loss(h, w, t, p.slots, p.target, p.weight, kernel, smoothing, chunk=3)
+        return fused_loss(h, w, t, p.slots, p.target, p.weight, kernel, smoothing, chunk=3)[:2]
 
     inputs = [p.features, p.vectors] if kernel == "dot" else [p.features, p.vectors, p.theta]
     assert torch.autograd.gradcheck(loss, [x.requires_grad_() for x in inputs])
@@ -219,10 +219,10 @@ def test_gradcheck(kernel: str, smoothing: float) -> None:
 def test_only_what_is_asked_for_gets_a_gradient() -> None:
     p = problem()
     p.theta.requires_grad_()
-    loss, log_prob = fused_loss(p.features, p.vectors, p.theta, p.slots, p.target)
+    loss, log_prob, _ = fused_loss(p.features, p.vectors, p.theta, p.slots, p.target)
     loss.backward()
     torch.testing.assert_close(p.theta.grad, replace(p, weight=torch.ones(7), theta=p.theta.detach()).solve()[4])
-    loss, log_prob = fused_loss(p.features, p.vectors, p.theta.detach(), p.slots, p.target)
+    loss, log_prob, _ = fused_loss(p.features, p.vectors, p.theta.detach(), p.slots, p.target)
     assert not loss.requires_grad
     assert not log_prob.requires_grad
 
@@ -268,7 +268,7 @@ def test_a_batch_of_padding_alone_costs_nothing_and_teaches_nothing(kernel: str,
 
 def test_no_weight_is_weight_one() -> None:
     p = problem()
-    loss, _ = fused_loss(p.features, p.vectors, p.theta, p.slots, p.target)
+    loss, *_ = fused_loss(p.features, p.vectors, p.theta, p.slots, p.target)
     torch.testing.assert_close(loss, replace(p, weight=torch.ones(7)).solve()[0])
 
 

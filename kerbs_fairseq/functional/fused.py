@@ -35,11 +35,23 @@ class Gradients(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What a visit to all chunks brings: log P(target) and Σ_words log P (tokens,), and the gradients if asked for."""
+    """What a visit to all chunks brings, and the gradients if asked for.
+
+    log P(target) (tokens,), log P of each sense of the target (tokens, k), Σ_words log P (tokens,).
+    """
 
     log_prob: Tensor
+    sense_log_prob: Tensor
     log_prob_sum: Optional[Tensor]
     gradients: Optional[Gradients]
+
+
+class Loss(NamedTuple):
+    """Σ weight · loss (); log P(target) (tokens,); log P of each sense of the target (tokens, k), without gradient."""
+
+    loss: Tensor
+    log_prob: Tensor
+    sense_log_prob: Tensor
 
 
 def chunk_size(senses: int, device: torch.device) -> int:
@@ -49,9 +61,10 @@ def chunk_size(senses: int, device: torch.device) -> int:
 
 def score_gradient(
     scores: Tensor, slots: Tensor, target: Tensor, weight: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor, Optional[Tensor]]:
-    """(G, log P(target), Σ_words log P) of a chunk; G (n, S) overwrites ``scores`` and is weighted by ``weight`` (n,).
+) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
+    """(G, log P(target), log P of its senses (n, k), Σ_words log P) of a chunk.
 
+    G (n, S) overwrites ``scores`` and is weighted by ``weight`` (n,).
     The loss of a token is fairseq's: (1 − ε − ε_i) nll + ε_i Σ_words −log P, with ε the smoothing, ε_i = ε / (V − 1).
     """
     own_slots = slots[target]
@@ -61,7 +74,8 @@ def score_gradient(
     by_word = pick(scores, slots) if smoothing else None  # (n, V, k)
     G = scores.exp_()
     total = G.sum(1, keepdim=True)
-    log_prob = (own_total - total.log()).squeeze(1)
+    log_total = total.log()
+    log_prob, sense_log_prob = (own_total - log_total).squeeze(1), own - log_total
     # d nll / dK = P(sense) − P(sense | its word is the target); d log P(word) / dK = P(sense | word) − P(sense)
     n_words, epsilon_i = slots.size(0), epsilon_per_word(smoothing, slots.size(0))
     nll_share = 1.0 - smoothing - epsilon_i
@@ -69,11 +83,11 @@ def score_gradient(
     G.mul_((nll_share + epsilon_i * n_words) * weight / total)
     G.scatter_add_(1, own_slots.clamp_min(0), torch.exp(own - own_total) * (-nll_share * weight))
     if by_word is None:
-        return G, log_prob, None
+        return G, log_prob, sense_log_prob, None
     word_total = torch.logsumexp(by_word, 2)
     posterior = torch.exp(by_word - word_total.unsqueeze(2)).flatten(1)
     G.index_add_(1, slots.clamp_min(0).flatten(), posterior.mul_(weight), alpha=-epsilon_i)
-    return G, log_prob, word_total.sum(1) - n_words * total.log().squeeze(1)
+    return G, log_prob, sense_log_prob, word_total.sum(1) - n_words * log_total.squeeze(1)
 
 
 def epsilon_per_word(smoothing: float, n_words: int) -> float:
@@ -176,7 +190,7 @@ def visit(
 ) -> Visit:
     """Go over all chunks. Shapes: (N, d), (S, d), (S,) or None, (V, k), (N,), (N,); all floats of one dtype."""
     N = features.size(0)
-    log_prob = features.new_empty(N)
+    log_prob, sense_log_prob = features.new_empty(N), features.new_empty(N, slots.size(1))
     log_prob_sum = features.new_empty(N) if smoothing else None
     dh, dw = torch.empty_like(features), torch.zeros_like(vectors)
     h, w, curved = features, vectors, None
@@ -193,7 +207,8 @@ def visit(
         if curved is not None:
             F, E = curved.curve(C, room)
             scores = curved.scores(C, F, h_length[part], room)
-        G, log_prob[part], summed = score_gradient(scores, slots, target[part], weight[part], smoothing)
+        found = score_gradient(scores, slots, target[part], weight[part], smoothing)
+        G, log_prob[part], sense_log_prob[part], summed = found
         if log_prob_sum is not None and summed is not None:
             log_prob_sum[part] = summed
         if want_gradients:
@@ -203,13 +218,14 @@ def visit(
             # by the direction, divided by the length: the length cancels against the one in K = |h| |w| k
             torch.mm(G, vectors, out=dh[part])
             dw.addmm_(G.t(), features[part])
+    seen = Visit(log_prob, sense_log_prob, log_prob_sum, None)
     if not want_gradients:
-        return Visit(log_prob, log_prob_sum, None)
+        return seen
     if curved is None:
-        return Visit(log_prob, log_prob_sum, Gradients(dh, dw, None))
+        return seen._replace(gradients=Gradients(dh, dw, None))
     dw_length, dtheta = curved.finish()
     dh, dw = by_vector(dh, h, dh_length), by_vector(dw, w, dw_length.unsqueeze(1))
-    return Visit(log_prob, log_prob_sum, Gradients(dh, dw, dtheta))
+    return seen._replace(gradients=Gradients(dh, dw, dtheta))
 
 
 def by_vector(by_direction: Tensor, direction: Tensor, by_length: Tensor) -> Tensor:
@@ -219,7 +235,7 @@ def by_vector(by_direction: Tensor, direction: Tensor, by_length: Tensor) -> Ten
 
 
 class _FusedLoss(torch.autograd.Function):
-    """(Σ_n weight · loss, log P(target)), with the gradients of the first computed on the way forward."""
+    """The fields of :class:`Loss`, with the gradients of the first computed on the way forward."""
 
     @staticmethod
     def forward(
@@ -234,7 +250,7 @@ class _FusedLoss(torch.autograd.Function):
         smoothing: float,
         chunk: int,
         training: bool,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         settings = (kernel, smoothing, chunk)
         want = training and any(ctx.needs_input_grad[:3])
         seen = visit(features, vectors, theta, slots, target, weight, *settings, want)
@@ -246,11 +262,14 @@ class _FusedLoss(torch.autograd.Function):
             ctx.kernel, ctx.chunk = kernel, chunk
             ctx.save_for_backward(features, vectors, theta, slots, target, *seen.gradients)
             ctx.set_materialize_grads(False)
-        return (loss * weight).sum(), seen.log_prob
+        ctx.mark_non_differentiable(seen.sense_log_prob)
+        return (loss * weight).sum(), seen.log_prob, seen.sense_log_prob
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, by_loss: Optional[Tensor], by_log_prob: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
+    def backward(
+        ctx: Any, by_loss: Optional[Tensor], by_log_prob: Optional[Tensor], _: None
+    ) -> tuple[Optional[Tensor], ...]:
         features, vectors, theta, slots, target, *gradients = ctx.saved_tensors
         found: list[Optional[Tensor]] = [None, None, None]
         if by_loss is not None:
@@ -272,8 +291,8 @@ def fused_loss(
     kernel: str = "paper",
     smoothing: float = 0.0,
     chunk: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """Σ_n weight_n loss_n, a scalar, and log P(target) (tokens,); both can be differentiated.
+) -> Loss:
+    """Σ_n weight_n loss_n, a scalar, and log P(target) (tokens,), which can be differentiated; log P of its senses.
 
     ``features`` (tokens, d), ``vectors`` (senses, d), ``theta`` (senses,) or None for ``dot``, ``slots`` (words, k) as
     :func:`kerbs_fairseq.functional.words.slots_of` makes it, ``target`` (tokens,), ``weight`` (tokens,) or None for 1,
@@ -287,4 +306,5 @@ def fused_loss(
     weight = h.new_ones(h.size(0)) if weight is None else weight.detach().to(h.dtype)
     chunk = chunk or chunk_size(len(w), w.device)
     with full_precision(h.device):
-        return _FusedLoss.apply(h, w, t, slots, target, weight, kernel, smoothing, chunk, torch.is_grad_enabled())
+        found = _FusedLoss.apply(h, w, t, slots, target, weight, kernel, smoothing, chunk, torch.is_grad_enabled())
+    return Loss(*found)

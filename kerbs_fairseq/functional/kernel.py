@@ -124,7 +124,7 @@ def check_kernel(kernel: str) -> None:
 def curvature(c: Tensor, theta: Tensor, kernel: str = "paper") -> Tensor:
     """k(c; θ) / c = φ(−θc) / (2 ψ(θ)), for cosines ``c`` (tokens, senses) and ``theta`` (senses,), with gradients.
 
-    ``paper`` is Eq. 8; ``released`` is what the authors' code computes: Eq. 8 for c > 0, the inner product for c ≤ 0,
+    ``paper`` is Eq. 9; ``released`` is what the authors' code computes: Eq. 9 for c > 0, the inner product for c ≤ 0,
     with ``theta`` as :func:`released_theta` gives it; ``dot`` is the inner product.
     """
     check_kernel(kernel)
@@ -140,7 +140,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def sense_scores(features: Tensor, vectors: Tensor, theta: Optional[Tensor], kernel: str = "paper") -> Tensor:
-    """K(h, w; θ), Eq. 8: ``features`` (tokens, d), ``vectors`` (senses, d), ``theta`` (senses,) → (tokens, senses).
+    """K(h, w; θ), Eq. 9: ``features`` (tokens, d), ``vectors`` (senses, d), ``theta`` (senses,) → (tokens, senses).
 
     The plain reference, with gradients by autograd: |h| |w| k(c) is the inner product times k(c) / c. The element-wise
     part runs in float32, or in float64 if that is given.

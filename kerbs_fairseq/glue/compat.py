@@ -12,7 +12,7 @@ import warnings
 from importlib import metadata
 from typing import Any, Callable, NamedTuple, Optional
 
-from kerbs_fairseq import requirements
+from kerbs_fairseq.glue.refusal import refuse
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
 MARK = "_kerbs_fairseq_fixes"  # the set of applied fixes, kept on the fairseq package: survives a second copy of us
@@ -149,6 +149,30 @@ def _ema_copies_integers() -> None:
     EMA.__init__ = __init__
 
 
+def _ema_follows_moves() -> None:
+    from fairseq.models.ema.ema import EMA
+
+    step = EMA._step_internal
+
+    def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
+        step(self, new_model, updates)
+        reallocation = getattr(getattr(new_model, "decoder", None), "reallocation", None)
+        if reallocation is not None:
+            for state in (self.model.state_dict(), self.fp32_params):
+                reallocation.bring_up_to_date(state, new_model.state_dict())
+            reallocation.moved.clear()
+
+    EMA._step_internal = _step_internal
+
+
+def _call_after_updates() -> None:
+    from fairseq.tasks import FairseqTask
+
+    from kerbs_fairseq.glue.reallocation import hooked
+
+    FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
+
+
 def _explain_adaptive_loss() -> None:
     from fairseq.criterions.adaptive_loss import AdaptiveLoss
 
@@ -156,10 +180,9 @@ def _explain_adaptive_loss() -> None:
 
     def explained(self: Any, model: Any, sample: Any, reduce: bool = True) -> Any:
         if getattr(model.decoder, "adaptive_softmax", None) is None:
-            requirements.stop(
+            refuse(
                 "--criterion adaptive_loss trains models with an adaptive softmax, and this one has another output "
-                "layer: choose another criterion, kerbs_cross_entropy for a kerbs_ architecture",
-                ValueError,
+                "layer: choose another criterion, kerbs_cross_entropy for a kerbs_ architecture"
             )
         return forward(self, model, sample, reduce)
 
@@ -208,6 +231,20 @@ FIXES = (
         'with "result type Float can\'t be cast to Long". Integers are copied, not averaged',
         _always,
         _ema_copies_integers,
+    ),
+    Fix(
+        "ema-moves",
+        "--store-ema averages the weights that a sense had before and after it moved to another word, which belong to "
+        "different words: a moved sense's average begins again",
+        _always,
+        _ema_follows_moves,
+    ),
+    Fix(
+        "update-hook",
+        "fairseq has no place for what is to be done once after each update of the parameters, which is when senses "
+        "move: the step of a task calls it",
+        _always,
+        _call_after_updates,
     ),
     Fix(
         "adaptive-loss",

@@ -12,7 +12,8 @@ from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 from torch import Tensor
 
-from kerbs_fairseq.glue.heads import KerbsDecoder, features_of, refuse
+from kerbs_fairseq.glue.heads import KerbsDecoder, features_of
+from kerbs_fairseq.glue.refusal import refuse
 from kerbs_fairseq.glue.unsupported import REASONS
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel, regi
 from omegaconf import II
 from torch import Tensor, nn
 
-from kerbs_fairseq.glue.heads import refuse
+from kerbs_fairseq.glue.refusal import refuse
 
 State = Optional[dict[str, dict[str, Optional[Tensor]]]]
 

@@ -3,24 +3,20 @@
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq import requirements
 from kerbs_fairseq.glue.options import KerbsOptions
+from kerbs_fairseq.glue.reallocation import Reallocation
+from kerbs_fairseq.glue.refusal import refuse
 from kerbs_fairseq.modules.kerbs import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mos import MixtureOfSoftmaxes
 
 logger = logging.getLogger(__name__)
 
 PROJECTIONS = ("output_projection", "fc_out")  # what Transformers and LSTMs call their last matrix
-
-
-def refuse(message: str) -> NoReturn:
-    """A user's mistake: one line where a fairseq command is running, a ValueError in a program."""
-    requirements.stop(message, ValueError)
 
 
 class HeadDecoder:
@@ -95,6 +91,12 @@ WITHOUT_EFFECT = (
     ("kerbs_kernel", "dot", ("kerbs_theta_init", "kerbs_theta_bound")),
     ("kerbs_kernel", "released", ("kerbs_theta_bound",)),
     ("kerbs_reference", "True", ("kerbs_chunk",)),
+    (
+        "kerbs_reallocate_every",
+        "0",
+        ("kerbs_reallocate_after", "kerbs_threshold", "kerbs_strategy", "kerbs_moved_vector", "kerbs_move_log"),
+    ),
+    ("kerbs_strategy", "released", ("kerbs_threshold", "kerbs_moved_vector")),
 )
 
 
@@ -103,7 +105,8 @@ def check_options(args: Any) -> None:
     defaults = KerbsOptions()
     for option, value, useless in WITHOUT_EFFECT:
         for name in useless if str(getattr(args, option)) == value else ():
-            if getattr(args, name) != getattr(defaults, name):
+            given_value, default = getattr(args, name), getattr(defaults, name)
+            if given_value != default and str(given_value) != str(default):  # a choice may be an enum or its text
                 given, other = (f"--{n.replace('_', '-')}" for n in (name, option))
                 refuse(f"{given} has no effect with {other}{'' if value == 'True' else ' ' + value}: leave it out")
 
@@ -113,6 +116,7 @@ class KerbsDecoder(HeadDecoder):
 
     head: KernelizedBayesianSoftmax
     mark = "senses.vectors"
+    reallocation: Reallocation
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
@@ -130,6 +134,7 @@ class KerbsDecoder(HeadDecoder):
                 else "are not shared, and with --kerbs-init-vectors random start on their own too",
             )
         check_options(args)
+        self.reallocation = Reallocation.from_options(args)
         try:
             self.head = KernelizedBayesianSoftmax(
                 weight.size(1),
@@ -148,6 +153,7 @@ class KerbsDecoder(HeadDecoder):
                 chunk=args.kerbs_chunk,
                 reference=args.kerbs_reference,
                 seed=args.kerbs_seed,
+                decay=args.kerbs_decay,
             )
         except ValueError as error:
             refuse(f"{error}. See the --kerbs-… options in --help")
@@ -157,7 +163,9 @@ class KerbsDecoder(HeadDecoder):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
         """Refuse a checkpoint with another vocabulary or number of senses."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
-        problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.")
+        problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.") or self.head.statistics.misfit(
+            state_dict, f"{name}.head.statistics."
+        )
         if problem:
             refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
         return state_dict

@@ -1,11 +1,14 @@
 """The options that twins add to the architectures they are twins of, for argparse and for hydra alike."""
 
 from dataclasses import dataclass, field
+from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from kerbs_fairseq.functional.initial import INITIAL_MAPS, INITIAL_VECTORS
 from kerbs_fairseq.functional.kernel import KERNELS
+
+MOVED_VECTORS = ("keep", "split")
 
 
 @dataclass
@@ -36,6 +39,36 @@ class KerbsOptions(FairseqDataclass):
         default=False, metadata={"help": "use the plain reference implementation of the loss (slow, much memory)"}
     )
     kerbs_seed: int = field(default=1, metadata={"help": "for the first allocation and vectors; equal on all workers"})
+    kerbs_reallocate_every: int = field(
+        default=100, metadata={"help": "move senses between words every this many updates; 0: never"}
+    )
+    kerbs_reallocate_after: int = field(
+        default=1000, metadata={"help": "no sense moves before this many updates have been made"}
+    )
+    kerbs_decay: float = field(
+        default=0.01, metadata={"help": "beta, how fast the statistics of words and senses forget, between 0 and 1"}
+    )
+    kerbs_threshold: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "epsilon: words whose log P (a discounted sum) is below it get a sense; "
+            "default: the worst 0.5%% of the vocabulary at each event"
+        },
+    )
+    kerbs_strategy: str = field(
+        default="paper",
+        metadata={"help": "which senses move: paper (Algorithm 1), released (as in the authors' code), or your own"},
+    )
+    kerbs_moved_vector: ChoiceEnum(MOVED_VECTORS) = field(  # type: ignore[valid-type]
+        default="keep",
+        metadata={
+            "help": "the vector of a moved sense stays as it is (keep, the paper), or becomes a copy of its new "
+            "word's most used sense plus noise (split)"
+        },
+    )
+    kerbs_move_log: Optional[str] = field(
+        default=None, metadata={"help": "file for a table of all moves: update, sense, from, to, usage, log P"}
+    )
 
 
 @dataclass

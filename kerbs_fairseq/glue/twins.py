@@ -10,8 +10,9 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.lstm_lm import LSTMLanguageModel
 
-from kerbs_fairseq.glue.heads import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes, refuse
+from kerbs_fairseq.glue.heads import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes
 from kerbs_fairseq.glue.options import KerbsOptions, MosOptions
+from kerbs_fairseq.glue.refusal import refuse
 from kerbs_fairseq.glue.unsupported import REASONS
 
 SUPPORTED = ("transformer", "transformer_align", "bart", "lstm", "transformer_lm", "lstm_lm", "gru_lm")

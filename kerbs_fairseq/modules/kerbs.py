@@ -6,12 +6,13 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.fused import chunk_size, fused_loss
+from kerbs_fairseq.functional.fused import Loss, chunk_size, fused_loss
 from kerbs_fairseq.functional.initial import initial_senses, initial_vectors, map_of
 from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.words import word_log_probs
 from kerbs_fairseq.modules.senses import SenseTable
+from kerbs_fairseq.modules.statistics import SenseStatistics
 
 
 class Output(NamedTuple):
@@ -39,6 +40,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         chunk: tokens whose scores are in memory at a time; 0 chooses
         reference: use the plain implementation, which keeps all scores in memory
         seed: of allocation and vectors
+        decay: β, how fast the statistics forget
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         chunk: int = 0,
         reference: bool = False,
         seed: int = 1,
+        decay: float = 0.01,
     ) -> None:
         super().__init__()
         if chunk < 0:
@@ -69,8 +72,10 @@ class KernelizedBayesianSoftmax(nn.Module):
             generator = torch.Generator().manual_seed(seed)
             word_vectors = torch.randn(n_words, in_features, generator=generator) * in_features**-0.5
         vectors = initial_vectors(word_vectors.detach(), sense_to_word, init_vectors, seed + 1)
-        self.min_senses, self.single = min_senses, tuple(single)
-        self.senses = SenseTable(vectors, sense_to_word, n_words, max_senses, kernel, theta_init, theta_bound)
+        self.senses = SenseTable(
+            vectors, sense_to_word, n_words, max_senses, kernel, theta_init, theta_bound, min_senses, single
+        )
+        self.statistics = SenseStatistics(n_words, len(vectors), decay)
         self.in_features, self.chunk, self.reference = in_features, chunk, reference
 
     @property
@@ -95,7 +100,23 @@ class KernelizedBayesianSoftmax(nn.Module):
         """Σ weight · loss and log P(target): ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,)."""
         table = self.senses
         arguments = (features, table.vectors, table.theta, table.slots, target, weight, table.kernel, label_smoothing)
-        return reference_loss(*arguments) if self.reference else fused_loss(*arguments, self.chunk)
+        found = reference_loss(*arguments) if self.reference else fused_loss(*arguments, self.chunk)
+        if self.training and found.loss.requires_grad:
+            self.count_when_differentiated(found, target, weight)
+        return found.loss, found.log_prob
+
+    def count_when_differentiated(self, found: Loss, target: Tensor, weight: Optional[Tensor]) -> None:
+        """Have the statistics take in a batch with its gradients: ``target`` and ``weight`` (tokens,)."""
+        vectors, own_slots = self.senses.vectors, self.senses.slots[target]
+        log_prob, sense_log_prob = found.log_prob.detach(), found.sense_log_prob
+
+        def count(by_loss: Tensor) -> None:
+            # Whoever throws gradients away (a skipped update, too little memory) throws these counts away: no gradient
+            # yet means that a new update begins.
+            anew = vectors.requires_grad and vectors.grad is None
+            self.statistics.count(log_prob, sense_log_prob, own_slots, target, weight, by_loss, anew)
+
+        found.loss.register_hook(count)
 
     def log_prob(self, input: Tensor) -> Tensor:
         """log P of every word: ``input`` (..., d) → (..., words)."""

@@ -1,5 +1,6 @@
 """The sense table: one matrix of sense vectors, a θ for each, and the map from senses to words."""
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -28,6 +29,8 @@ class SenseTable(nn.Module):
         kernel: str = "paper",
         theta_init: float = 1e-8,
         theta_bound: float = 8.0,
+        min_senses: int = 1,
+        single: Sequence[int] = (),
     ) -> None:
         super().__init__()
         check_kernel(kernel)
@@ -36,6 +39,7 @@ class SenseTable(nn.Module):
         if not abs(theta_init) <= theta_bound:
             raise ValueError(f"θ cannot start at {theta_init:g}: it is bound to stay within ±{theta_bound:g}")
         self.n_words, self.max_senses, self.kernel, self.theta_bound = n_words, max_senses, kernel, theta_bound
+        self.min_senses, self.single = min_senses, tuple(single)  # words in single have one sense, always
         self.vectors = nn.Parameter(vectors)
         self.theta_raw: Optional[nn.Parameter] = None
         if kernel != "dot":
@@ -71,6 +75,11 @@ class SenseTable(nn.Module):
             self._slots_are_of = (now, version)
         return self._slots
 
+    @torch.no_grad()
+    def move(self, senses: Tensor, words: Tensor) -> None:
+        """Give ``senses`` (moves,) to ``words`` (moves,)."""
+        self.sense_to_word[senses] = words
+
     def senses_per_word(self) -> Tensor:
         """How many senses each word has (words,)."""
         return torch.bincount(self.sense_to_word, minlength=self.n_words)
@@ -103,9 +112,18 @@ class SenseTable(nn.Module):
         words = int(sense_to_word.max()) + 1
         if words != self.n_words:
             return f"the checkpoint has senses for {words} words, the model has {self.n_words} words"
-        most = int(torch.bincount(sense_to_word).max())
+        return self.out_of_bounds(sense_to_word)
+
+    def out_of_bounds(self, sense_to_word: Tensor) -> Optional[str]:
+        """Which word of a saved map (senses,) has too many senses or too few for this table, or None."""
+        numbers = torch.bincount(sense_to_word)
+        most = int(numbers.max())
         if most > self.max_senses:
             return f"the checkpoint has a word with {most} senses, the model allows {self.max_senses}"
+        numbers[list(self.single)] = self.min_senses
+        fewest = int(numbers.min())
+        if fewest < self.min_senses:
+            return f"the checkpoint has a word with {fewest} of at least {self.min_senses} senses"
         return None
 
 

@@ -1,0 +1,75 @@
+"""Rows of a parameter wherever fairseq keeps them: in the model, in a float32 master copy, in the optimizer's moments.
+
+``--fp16`` and ``--bf16`` train a float32 copy of the parameters and write it over the model's own after each update, so
+an edit of the model alone would be lost. The copy is one flat tensor, or a tensor for each parameter; the memory-
+efficient variants and ``--amp`` have none.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Optional, Union
+
+import torch
+from torch import Tensor, nn
+
+BY_ROW = "exp_avg_sq_row"  # Adafactor keeps one number for each row of a matrix
+
+
+def torch_optimizers(optimizer: Any) -> Iterator[Any]:
+    """The torch optimizers inside a fairseq one; ``composite`` has several."""
+    inner = optimizer.optimizer
+    if hasattr(inner, "optimizers"):
+        for part in inner.optimizers.values():
+            yield from torch_optimizers(part)
+    else:
+        yield inner
+
+
+class Rows:
+    """The rows of ``parameter`` (rows, ...) under ``optimizer``, a fairseq optimizer of any kind."""
+
+    def __init__(self, optimizer: Any, parameter: nn.Parameter) -> None:
+        self.parameter = parameter
+        owner, self._cut = self._owner(optimizer, parameter)
+        self.master = self._part(owner.data)  # of the shape of the parameter
+        self.moments: list[Tensor] = []
+        for torch_optimizer in torch_optimizers(optimizer):
+            for name, value in torch_optimizer.state.get(owner, {}).items():
+                if torch.is_tensor(value) and value.shape == owner.shape:
+                    self.moments.append(self._part(value))
+                elif name == BY_ROW and parameter.dim() == 2:
+                    self.moments.append(value)
+
+    @staticmethod
+    def _owner(optimizer: Any, parameter: nn.Parameter) -> tuple[Tensor, Optional[slice]]:
+        """What the optimizer steps in place of ``parameter``, and where in it the parameter is if it is flat."""
+        copies = getattr(optimizer, "fp32_params", None)
+        if copies is None:
+            return parameter, None
+        if not optimizer.has_flat_params:
+            return next(copy for p, copy in zip(optimizer.fp16_params, copies) if p is parameter), None
+        flat = copies if torch.is_tensor(copies) else copies[parameter.device.index]
+        begin = 0
+        for p in optimizer.fp16_params:
+            if p is parameter:
+                break
+            begin += p.numel() if p.device == parameter.device else 0
+        return flat, slice(begin, begin + parameter.numel())
+
+    def _part(self, tensor: Tensor) -> Tensor:
+        return tensor if self._cut is None else tensor[self._cut].view_as(self.parameter)
+
+    def read(self, rows: Tensor) -> Tensor:
+        """The master's ``rows`` (n,), in float32 where there is such a copy: (n, ...)."""
+        return self.master[rows]
+
+    @torch.no_grad()
+    def write(self, rows: Tensor, values: Union[Tensor, float]) -> None:
+        """Set ``rows`` (n,) everywhere to ``values`` (n, ...)."""
+        for tensor in (self.master, self.parameter.data):
+            tensor[rows] = values.to(tensor) if isinstance(values, Tensor) else values
+
+    @torch.no_grad()
+    def forget(self, rows: Tensor) -> None:
+        """Set the moments of ``rows`` (n,) to zero: they belong to what was there before."""
+        for moment in self.moments:
+            moment[rows] = 0

@@ -1,0 +1,150 @@
+"""How well words are predicted and how much senses are used: what reallocation decides from, section 4.2 of the paper.
+
+Counting costs nothing that matters: the loss has all the probabilities anyway. A batch is counted when its loss is
+differentiated, so what is evaluated is not counted, nor a batch whose loss is multiplied by zero, as fairseq does with
+its dummy batches. What has been counted waits, with the gradients, for the update of the parameters.
+"""
+
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+
+MOVING = ("log_accuracy", "usage")  # over all updates, old ones fading
+RECENT = ("tokens", "prob", "sense_prob")  # since the last event
+
+
+class Counts(NamedTuple):
+    """Sums over target tokens; ``log_prob``, ``prob`` and ``tokens`` (words,), ``sense_prob`` (senses,)."""
+
+    log_prob: Tensor
+    prob: Tensor
+    tokens: Tensor
+    sense_prob: Tensor
+
+    @classmethod
+    def of(cls, flat: Tensor, n_words: int) -> "Counts":
+        """Views of one tensor (3 · words + senses,): to be summed over workers at once."""
+        return cls(*flat.split([n_words, n_words, n_words, len(flat) - 3 * n_words]))
+
+
+class SenseStatistics(nn.Module):
+    """Moving statistics of V words and S senses, saved with the model, and float32 whatever the model is cast to.
+
+    Buffers: ``log_accuracy`` (words,) is log P of the paper, ``usage`` (senses,) its U; ``tokens`` and ``prob``
+    (words,) and ``sense_prob`` (senses,) are plain sums since the last event. ``decay`` is the β they were made with.
+    """
+
+    log_accuracy: Tensor
+    usage: Tensor
+    tokens: Tensor
+    prob: Tensor
+    sense_prob: Tensor
+    decay: Tensor
+    updates: Tensor
+    moves: Tensor
+
+    def __init__(self, n_words: int, n_senses: int, decay: float = 0.01) -> None:
+        super().__init__()
+        if not 0 < decay < 1:
+            raise ValueError(f"the decay β of the statistics is {decay:g}: it must lie between 0 and 1")
+        self.n_words, self.n_senses = n_words, n_senses
+        for name in ("log_accuracy", "tokens", "prob"):
+            self.register_buffer(name, torch.zeros(n_words))
+        for name in ("usage", "sense_prob"):
+            self.register_buffer(name, torch.zeros(n_senses))
+        self.register_buffer("decay", torch.tensor(decay))
+        self.register_buffer("updates", torch.tensor(0))  # that have been counted
+        self.register_buffer("moves", torch.tensor(0))  # of senses, in all
+        self._waiting: Optional[Tensor] = None  # the flat tensor of Counts
+        self._beta = decay  # of this run: reading the buffer would wait for the device
+
+    def count(
+        self,
+        log_prob: Tensor,
+        sense_log_prob: Tensor,
+        own_slots: Tensor,
+        target: Tensor,
+        weight: Optional[Tensor],
+        by_loss: Tensor,
+        anew: bool,
+    ) -> None:
+        """Add a batch to what waits for the next update, or begin ``anew``; nothing waits for the device.
+
+        ``log_prob``, ``target``, ``weight`` (tokens,), ``sense_log_prob`` and ``own_slots`` (tokens, k). Tokens of
+        weight 0 (padding) do not count, and none do if the loss has no gradient: ``by_loss`` () is 0.
+        """
+        if self._waiting is None or self._waiting.device != log_prob.device:
+            self._waiting = torch.zeros(3 * self.n_words + self.n_senses, device=log_prob.device)
+        elif anew:
+            self._waiting.zero_()
+        waiting = Counts.of(self._waiting, self.n_words)
+        live = (by_loss != 0).float()
+        live = live.expand(len(target)) if weight is None else live * (weight != 0).float()
+        log_prob, sense_prob = log_prob.float(), sense_log_prob.float().exp()
+        waiting.log_prob.index_add_(0, target, log_prob * live)
+        waiting.prob.index_add_(0, target, log_prob.exp() * live)
+        waiting.tokens.index_add_(0, target, live)
+        # an empty slot stands for sense 0 with log P = −∞, and adds nothing
+        waiting.sense_prob.index_add_(0, own_slots.clamp_min(0).flatten(), (sense_prob * live.unsqueeze(1)).flatten())
+
+    def forget_waiting(self) -> None:
+        """Drop what was counted for an update that is not made."""
+        if self._waiting is not None:
+            self._waiting.zero_()
+
+    @property
+    def has_counted(self) -> bool:
+        """Whether anything was ever counted in this process."""
+        return self._waiting is not None
+
+    @torch.no_grad()
+    def update(self, sum_over_workers: Optional[Callable[[Tensor], object]] = None) -> None:
+        """Take in what waits, after an update of the parameters: Eqs. 12 and 13, sums over the tokens of all workers.
+
+        As printed, log P has no β on its second term: it is a discounted sum, which frequent words that are badly
+        predicted pull down fastest.
+        """
+        if self._waiting is None:  # a worker that saw no token, as another may have done
+            self._waiting = torch.zeros(3 * self.n_words + self.n_senses, device=self.usage.device)
+        if sum_over_workers is not None:
+            sum_over_workers(self._waiting)
+        seen = Counts.of(self._waiting, self.n_words)
+        self.log_accuracy.mul_(1 - self._beta).add_(seen.log_prob)
+        self.usage.mul_(1 - self._beta).add_(seen.sense_prob, alpha=self._beta)
+        self.tokens.add_(seen.tokens)
+        self.prob.add_(seen.prob)
+        self.sense_prob.add_(seen.sense_prob)
+        self.updates.add_(1)
+        self._waiting.zero_()
+
+    @torch.no_grad()
+    def forget(self, everything: bool) -> None:
+        """Begin a new count after an event; ``everything``: the moving statistics too."""
+        for name in RECENT + (MOVING if everything else ()):
+            getattr(self, name).zero_()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "SenseStatistics":
+        # --fp16 and --bf16 cast every float buffer, and a moving sum in half precision stops moving
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, value in before.items():
+            cast = self._buffers[name]
+            if value is not None and cast is not None:
+                self._buffers[name] = value.to(cast.device)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_waiting": None}
+
+    def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
+        """Why saved statistics do not fit, or None."""
+        saved = state_dict.get(prefix + "decay")
+        if saved is not None and not torch.isclose(saved.float(), torch.tensor(self._beta)):
+            return f"the checkpoint's statistics were made with the decay {float(saved):g}, not {self._beta:g}"
+        return None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        for name, value in self._buffers.items():  # a checkpoint of version 0.1 has none: counting begins with it
+            state_dict.setdefault(prefix + name, value)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
