@@ -31,6 +31,7 @@ setup(
     ],
     entry_points={
         "console_scripts": [
+            "kerbs-average = kerbs_fairseq.tools.average:main",
             "kerbs-doctor = kerbs_fairseq.tools.doctor:main",
             "kerbs-demo = kerbs_fairseq.demo.run:main",
             "kerbs-demo-corpus = kerbs_fairseq.demo.write:main",

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import models, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
 
 from kerbs_fairseq.glue.twins import HEADS, SUPPORTED
 
@@ -55,10 +56,17 @@ def prepare(data: Path, base: str, command: str, seed: int = 1) -> Run:
     return Run(cfg, built, built.build_model(cfg.model), built.build_criterion(cfg.criterion))
 
 
-def batch(run: Run, sentences: int = 6) -> dict[str, Any]:
-    """The first sentences of the validation set, longest and shortest padded together."""
+def batch(run: Run, sentences: int = 6, first: int = 0) -> dict[str, Any]:
+    """Some sentences of the validation set, longest and shortest padded together."""
     data = run.task.dataset("valid")
-    return data.collater([data[i] for i in range(sentences)])
+    return data.collater([data[i] for i in range(first, first + sentences)])
+
+
+def trainer(run: Run) -> Trainer:
+    """What updates the model, as fairseq-train does: ``trainer.train_step([batch, ...])``."""
+    built = Trainer(run.cfg, run.task, run.model, run.criterion)
+    built.begin_epoch(1)
+    return built
 
 
 def log_probs(run: Run, sample: dict[str, Any]) -> torch.Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 SHARE = 0.005  # of the words that may get a sense in one event, where no threshold says which
+IDLE = 0.05  # a sense that has less of its word's usage than this is idle, to the strategy of that name
 
 
 class Move(NamedTuple):
@@ -58,25 +59,29 @@ Plan = Callable[[Situation], list[Move]]
 class Strategy:
     """How senses are moved: the plan, and what is done beside changing the map.
 
-    ``renew``: a moved sense starts again, with θ near 0, mean usage and fresh moments in the optimizer (the paper).
+    ``renew``: a moved sense starts again, with θ near 0, new usage and fresh moments in the optimizer (the paper).
+    Its usage is the mean of all senses (the paper), or with ``usage_of_word`` that of its new word's senses.
     ``forget``: after an event the moving statistics begin at zero (the released code).
     """
 
     plan: Plan
     renew: bool = True
     forget: bool = False
+    usage_of_word: bool = False
 
 
 STRATEGIES: dict[str, Strategy] = {}
 
 
-def register_strategy(name: str, renew: bool = True, forget: bool = False) -> Callable[[Plan], Plan]:
+def register_strategy(
+    name: str, renew: bool = True, forget: bool = False, usage_of_word: bool = False
+) -> Callable[[Plan], Plan]:
     """Decorator: make a function from a situation to moves known as ``--kerbs-strategy name``."""
 
     def register(plan: Plan) -> Plan:
         if name in STRATEGIES:
             raise ValueError(f"there is a strategy {name!r} already")
-        STRATEGIES[name] = Strategy(plan, renew, forget)
+        STRATEGIES[name] = Strategy(plan, renew, forget, usage_of_word)
         return plan
 
     return register
@@ -85,12 +90,14 @@ def register_strategy(name: str, renew: bool = True, forget: bool = False) -> Ca
 class Senses:
     """The map while an event is being planned: how many senses each word has, and which one is used least."""
 
-    def __init__(self, situation: Situation, usage: Tensor) -> None:
+    def __init__(self, situation: Situation, usage: Tensor, spare: Optional[Tensor] = None) -> None:
+        """``usage`` (senses,) says who goes first, and ``spare`` (senses,) who may go at all: all, if it is None."""
         self.word = situation.sense_to_word.tolist()
         self.number = torch.bincount(situation.sense_to_word, minlength=situation.n_words).tolist()
         self.bounds = situation.min_senses, situation.max_senses
         self.single = frozenset(situation.single)
-        self._order = torch.argsort(usage, stable=True).tolist()  # least used first, lower number first among equals
+        order = torch.argsort(usage, stable=True)  # least used first, lower number first among equals
+        self._order = (order if spare is None else order[spare[order]]).tolist()
         self._next = 0
         self._back: list[int] = []  # a heap of ranks: senses passed over once that may be taken again
         self._kept: dict[int, list[int]] = defaultdict(list)  # by word: ranks passed over, as it has no more to give
@@ -154,11 +161,32 @@ def paper(situation: Situation) -> list[Move]:
 
     Without a threshold, to the worst 0.5 % of V among the words that have been seen and may have one more.
     """
-    order = torch.argsort(situation.log_accuracy, stable=True).tolist()
-    accuracy = situation.log_accuracy.tolist()
+    return give_in_order(Senses(situation, situation.usage), *in_need(situation))
+
+
+def in_need(situation: Situation) -> tuple[list[int], Optional[int]]:
+    """Words with log P below the threshold, worst first, and how many may get a sense; None: all of them."""
+    order = torch.argsort(situation.log_accuracy, stable=True)
     below = 0.0 if situation.threshold is None else situation.threshold
     limit = max(1, round(SHARE * situation.n_words)) if situation.threshold is None else None
-    return give_in_order(Senses(situation, situation.usage), (i for i in order if accuracy[i] < below), limit)
+    return order[situation.log_accuracy[order] < below].tolist(), limit
+
+
+@register_strategy("idle", usage_of_word=True)
+def idle(situation: Situation) -> list[Move]:
+    """Algorithm 1 with usage relative to the word: idle senses go to words that use all they have, worst word first.
+
+    A sense is idle if it has less than a twentieth of its word's usage. So rare words lose no sense that they use, and
+    frequent words that nothing can help get no more than one idle sense.
+    """
+    words = situation.sense_to_word
+    of_word = torch.zeros(situation.n_words).index_add_(0, words, situation.usage)
+    share = situation.usage / of_word[words].clamp_min(1e-30)
+    spare = share < IDLE
+    has_idle = torch.zeros(situation.n_words, dtype=torch.bool)
+    has_idle[words[spare]] = True
+    wanting, limit = in_need(situation)
+    return give_in_order(Senses(situation, share, spare), (i for i in wanting if not has_idle[i]), limit)
 
 
 @register_strategy("released", renew=False, forget=True)

@@ -57,7 +57,10 @@ class KerbsOptions(FairseqDataclass):
     )
     kerbs_strategy: str = field(
         default="paper",
-        metadata={"help": "which senses move: paper (Algorithm 1), released (as in the authors' code), or your own"},
+        metadata={
+            "help": "which senses move: paper (Algorithm 1), idle (only unused senses, to words that use all theirs), "
+            "released (as in the authors' code), or your own"
+        },
     )
     kerbs_moved_vector: ChoiceEnum(MOVED_VECTORS) = field(  # type: ignore[valid-type]
         default="keep",

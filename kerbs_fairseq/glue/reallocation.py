@@ -141,7 +141,13 @@ class Reallocation:
             theta = Rows(optimizer, table.theta_raw)
             theta.write(senses, MOVED_THETA)
             theta.forget(senses)
-        statistics.usage[senses] = statistics.usage.mean()
+        mean = statistics.usage.mean()
+        if self.strategy.usage_of_word:
+            stay = torch.ones_like(statistics.usage).index_fill_(0, senses, 0)
+            of_word = torch.zeros_like(statistics.log_accuracy)
+            total = of_word.index_add(0, table.sense_to_word, statistics.usage * stay)
+            mean = (total / of_word.index_add(0, table.sense_to_word, stay).clamp_min(1))[words]
+        statistics.usage[senses] = mean
 
     def bring_up_to_date(self, average: dict[str, Tensor], new: dict[str, Tensor]) -> None:
         """Let the rows of moved senses in a state of averaged weights begin again with those of the ``new`` state.

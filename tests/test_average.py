@@ -1,0 +1,104 @@
+"""kerbs-average: the mean of weights, never of maps."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PACKAGE, SMALL_LSTM, run, train
+from test_kerbs_commands import twin
+
+from kerbs_fairseq.tools import average
+
+VECTORS, MAP, USAGE = (
+    f"decoder.head.{name}" for name in ("senses.vectors", "senses.sense_to_word", "statistics.usage")
+)
+
+
+def checkpoint(path: Path, number: float, moved: bool = False, **more: object) -> Path:
+    words = torch.tensor([0, 1, 1, 2])
+    if moved:
+        words[2] = 2
+    model = {VECTORS: torch.full((4, 3), float(number)), MAP: words, USAGE: torch.full((4,), float(number)), **more}
+    torch.save({"model": model, "cfg": {"number": number}, "last_optimizer_state": {}}, path)
+    return path
+
+
+def test_weights_are_averaged_and_the_rest_is_that_of_the_last(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    inputs = [str(checkpoint(tmp_path / f"{i}.pt", i)) for i in (1.0, 2.0, 6.0)]
+    average.main([*inputs, "-o", str(tmp_path / "out.pt")])
+    state = torch.load(tmp_path / "out.pt", weights_only=False)
+    assert torch.equal(state["model"][VECTORS], torch.full((4, 3), 3.0))
+    assert torch.equal(state["model"][MAP], torch.tensor([0, 1, 1, 2]))
+    assert torch.equal(state["model"][USAGE], torch.full((4,), 6.0))
+    assert state["cfg"] == {"number": 6.0}
+    assert "last_optimizer_state" not in state
+    assert "the average of 3 checkpoints" in capsys.readouterr().out
+
+
+def test_half_precision_is_averaged_in_full(tmp_path: Path) -> None:
+    half = torch.tensor([0.1], dtype=torch.float16)
+    inputs = [str(checkpoint(tmp_path / f"{i}.pt", i, half=half + i / 1000)) for i in range(3)]
+    average.main([*inputs, "-o", str(tmp_path / "out.pt")])
+    found = torch.load(tmp_path / "out.pt", weights_only=False)["model"]["half"]
+    expected = torch.stack([half + i / 1000 for i in range(3)]).double().mean(0).half()
+    assert torch.equal(found, expected)
+
+
+def test_moved_senses_are_refused(tmp_path: Path) -> None:
+    inputs = [str(checkpoint(tmp_path / "1.pt", 1)), str(checkpoint(tmp_path / "2.pt", 2, moved=True))]
+    with pytest.raises(SystemExit, match="1 of 4 senses moved to another word between them"):
+        average.main([*inputs, "-o", str(tmp_path / "out.pt")])
+    assert not (tmp_path / "out.pt").exists()
+
+
+def test_last_takes_the_newest_by_number(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for i in (1, 2, 9, 10):
+        checkpoint(tmp_path / f"checkpoint{i}.pt", i)
+    checkpoint(tmp_path / "checkpoint_best.pt", 99)
+    average.main([str(tmp_path), "--last", "2", "-o", str(tmp_path / "out.pt")])
+    state = torch.load(tmp_path / "out.pt", weights_only=False)
+    assert torch.equal(state["model"][VECTORS], torch.full((4, 3), 9.5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("missing.pt", "missing.pt is not there"),
+        ("text.pt", "text.pt cannot be read as a checkpoint"),
+        ("list.pt", "list.pt is no fairseq checkpoint"),
+        ("1.pt other.pt", "they are different models: more is in one alone"),
+        ("1.pt larger.pt", r"senses.vectors is \(4, 3\) in one, \(9, 3\) in one"),
+        ("folder", "folder is a folder: say how many"),
+        ("folder --last 3", "has 1 numbered checkpoints, and --last asks for 3"),
+        ("folder --last 0", "--last 0: at least 1"),
+        ("1.pt --last 2", "--last goes with one folder"),
+        ("1.pt -o no/such/folder.pt", "cannot write no/such/folder.pt"),
+    ],
+)
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint(Path("1.pt"), 1)
+    checkpoint(Path("other.pt"), 1, more=torch.zeros(2))
+    checkpoint(Path("larger.pt"), 1)
+    state = torch.load("larger.pt", weights_only=False)
+    state["model"][VECTORS] = torch.zeros(9, 3)
+    torch.save(state, "larger.pt")
+    Path("text.pt").write_text("not a checkpoint")
+    torch.save([1, 2], "list.pt")
+    Path("folder").mkdir()
+    checkpoint(Path("folder/checkpoint1.pt"), 1)
+    output = [] if "-o" in arguments else ["-o", "out.pt"]
+    with pytest.raises(SystemExit, match=message):
+        average.main([*arguments.split(), *output])
+    assert not Path("out.pt").exists()
+    assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.e2e
+def test_average_of_a_run_translates(pairs: Path, tmp_path: Path) -> None:
+    options = "--criterion kerbs_cross_entropy --max-update 6 --save-interval-updates 2 --kerbs-reallocate-every 0"
+    train(pairs, twin(SMALL_LSTM), tmp_path, options)
+    run(f"kerbs-average {tmp_path} --last 2 --output {tmp_path}/average.pt")
+    out = run(f"fairseq-generate {pairs} --user-dir {PACKAGE} --path {tmp_path}/average.pt --batch-size 60")
+    assert len(re.findall(r"^H-\d+\t", out, re.M)) == 60
