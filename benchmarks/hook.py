@@ -1,0 +1,98 @@
+"""``python -m benchmarks.hook``: what counting and moving senses cost, as a share of the time of an update.
+
+The update is that of the output layer alone (loss, gradients, Adam): the rest of a model only makes the share smaller.
+The parts are timed by themselves in the same run; an event's time is divided by the updates between two events.
+"""
+
+import argparse
+import functools
+import statistics
+import time
+from typing import Any, Callable
+
+import torch
+from fairseq.optim.adam import FairseqAdam
+
+import kerbs_fairseq  # noqa: F401  (mends fairseq)
+from kerbs_fairseq.glue.options import KerbsOptions
+from kerbs_fairseq.glue.reallocation import Reallocation
+from kerbs_fairseq.modules import KernelizedBayesianSoftmax
+
+
+class Clock:
+    """Times of named parts."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+
+    def __call__(self, name: str, part: Callable[[], Any]) -> Any:
+        """Run ``part`` and keep its time."""
+        began = time.perf_counter()
+        found = part()
+        self.times.setdefault(name, []).append(time.perf_counter() - began)
+        return found
+
+    def median(self, name: str) -> float:
+        """In seconds, the first time left out."""
+        return statistics.median(self.times[name][1:])
+
+
+class Decoder:
+    """As much of a decoder as reallocation looks at."""
+
+    def __init__(self, head: KernelizedBayesianSoftmax, words: int) -> None:
+        self.head = head
+        self.dictionary = argparse.Namespace(symbols=[str(i) for i in range(words)])
+
+
+def measure(tokens: int, features: int, words: int, every: int, rounds: int) -> Clock:
+    """Times of ``step``, ``count``, ``update`` and ``event``."""
+    torch.manual_seed(0)
+    head = KernelizedBayesianSoftmax(features, words, senses=3)
+    args = KerbsOptions()
+    args.kerbs_reallocate_every, args.kerbs_reallocate_after = every, 0
+    reallocation = Reallocation.from_options(args)
+    adam = argparse.Namespace(lr=[1e-3], adam_betas="(0.9, 0.999)", adam_eps=1e-8, weight_decay=0.0)
+    adam.use_old_adam, adam.tpu, adam.fp16_adam_stats, adam.distributed_world_size = True, False, False, 1
+    optimizer = FairseqAdam(adam, list(head.parameters()))
+    decoder, clock = Decoder(head, words), Clock()
+    count = head.statistics.count
+    head.statistics.count = lambda *a: clock("count", lambda: count(*a))  # type: ignore[method-assign]
+    # words as frequent as in a text, so that most are seen by no batch
+    frequency = 1 / torch.arange(1.0, words + 1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        target = torch.multinomial(frequency, tokens, replacement=True)
+        head.loss(torch.randn(tokens, features), target)[0].backward()
+        optimizer.step()
+
+    for number in range(1, rounds + 2):
+        clock("step", step)
+        clock("update", functools.partial(reallocation.after_update, decoder, optimizer, number * every + 1))
+        clock("event", functools.partial(reallocation.after_update, decoder, optimizer, number * every))
+    return clock
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hook", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--features", type=int, default=256)
+    parser.add_argument("--words", type=int, nargs="+", default=[10000, 30000])
+    parser.add_argument("--every", type=int, default=100, help="updates between two events")
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    print(f"{args.tokens} tokens, d {args.features}, 3 senses a word, an event every {args.every} updates,")
+    print(f"median of {args.rounds}, torch {torch.__version__}, {torch.get_num_threads()} threads; % of an update")
+    print(f"{'words':>8}{'counting':>10}{'hook':>8}{'events':>8}{'in all':>8}")
+    for words in args.words:
+        clock = measure(args.tokens, args.features, words, args.every, args.rounds)
+        whole = clock.median("step") / 100
+        parts = [clock.median(name) / whole for name in ("count", "update", "event")]
+        parts[2] = (parts[2] - parts[1]) / args.every
+        print(f"{words:8}{parts[0]:10.3f}{parts[1]:8.3f}{parts[2]:8.3f}{sum(parts):8.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

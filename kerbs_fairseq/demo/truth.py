@@ -1,0 +1,68 @@
+"""What a KerBS model found against what is true: senses of each word, in the model and in the demo world."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+MAP = "decoder.head.senses.sense_to_word"
+
+
+def true_senses(path: Path) -> dict[str, int]:
+    """How many senses each word has, from ``truth.tsv``."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return {row["word"]: int(row["senses"]) for row in csv.DictReader(file, delimiter="\t")}
+
+
+def found_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
+    """How many senses each word has in a model, from its checkpoint and the dictionary it was trained with."""
+    from fairseq.data import Dictionary
+
+    symbols = Dictionary.load(str(dictionary)).symbols
+    sense_to_word = torch.load(checkpoint, map_location="cpu", weights_only=False)["model"][MAP]
+    return dict(zip(symbols, torch.bincount(sense_to_word, minlength=len(symbols)).tolist()))
+
+
+def ranks(values: Any) -> Any:
+    """The rank of each value; equal values share the mean of theirs."""
+    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[where]
+
+
+@dataclass
+class Comparison:
+    """Two counts of senses for the same words: ``true`` and ``found`` (words,)."""
+
+    true: Any
+    found: Any
+
+    @classmethod
+    def of(cls, true: dict[str, int], found: dict[str, int]) -> "Comparison":
+        """Over the words that both know."""
+        words = sorted(true.keys() & found.keys())
+        return cls(np.array([true[w] for w in words]), np.array([found[w] for w in words]))
+
+    @property
+    def correlation(self) -> float:
+        """Spearman's rank correlation; 0 if one side is the same for all words."""
+        if len(np.unique(self.true)) < 2 or len(np.unique(self.found)) < 2:
+            return 0.0
+        return float(np.corrcoef(ranks(self.true), ranks(self.found))[0, 1])
+
+    def table(self) -> str:
+        """A row for each true number of senses: how many words, and how many senses the model gives them."""
+        most = int(self.found.max())
+        head = (
+            f"{'true senses':<12}{'words':>7}"
+            + "".join(f"{f'has {n}':>7}" for n in range(1, most + 1))
+            + f"{'mean':>7}"
+        )
+        lines = [head, "-" * len(head)]
+        for n in np.unique(self.true):
+            has = self.found[self.true == n]
+            counts = "".join(f"{int((has == m).sum()):7}" for m in range(1, most + 1))
+            lines.append(f"{n:<12}{len(has):7}{counts}{has.mean():7.2f}")
+        return "\n".join(lines)

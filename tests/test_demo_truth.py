@@ -1,0 +1,46 @@
+"""The senses that a model has against those that are true."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kerbs_fairseq.demo.truth import Comparison, found_senses, ranks, true_senses
+
+
+def test_ranks_of_equal_values_are_shared() -> None:
+    assert ranks([10, 20, 10, 30, 20, 20]).tolist() == [1.5, 4.0, 1.5, 6.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("true", "found", "expected"),
+    [
+        ([1, 1, 2, 3], [1, 1, 2, 4], 1.0),
+        ([1, 2, 3], [3, 2, 1], -1.0),
+        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),  # 1 − 6 Σ d² / (n (n² − 1)) = 1 − 24 / 120
+        ([1, 2, 3], [2, 2, 2], 0.0),
+    ],
+)
+def test_correlation(true: list[int], found: list[int], expected: float) -> None:
+    assert Comparison(np.array(true), np.array(found)).correlation == pytest.approx(expected)
+
+
+def test_table() -> None:
+    lines = Comparison(np.array([1, 1, 1, 2]), np.array([1, 1, 3, 2])).table().splitlines()
+    assert lines[0].split() == ["true", "senses", "words", "has", "1", "has", "2", "has", "3", "mean"]
+    assert [line.split() for line in lines[2:]] == [
+        ["1", "3", "2", "0", "1", "1.67"],
+        ["2", "1", "0", "1", "0", "2.00"],
+    ]
+
+
+def test_files(corpus: Path, pairs: Path, tmp_path: Path) -> None:
+    true = true_senses(corpus / "truth.tsv")
+    assert (true["the"], max(true.values())) == (1, 4)
+    words = [line.split()[0] for line in (pairs / "dict.tgt.txt").read_text().splitlines()]
+    sense_to_word = torch.cat([torch.arange(4 + len(words)), torch.tensor([4, 4, 5])])
+    torch.save({"model": {"decoder.head.senses.sense_to_word": sense_to_word}}, tmp_path / "c.pt")
+    found = found_senses(tmp_path / "c.pt", pairs / "dict.tgt.txt")
+    assert [found[word] for word in words[:3]] == [3, 2, 1]
+    assert len(Comparison.of(true, found).true) == len(set(words) & set(true))
