@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kerbs_fairseq.glue.options import KerbsOptions
 from kerbs_fairseq.glue.reallocation import Reallocation
 from kerbs_fairseq.glue.refusal import refuse
+from kerbs_fairseq.glue.tied_input import TiedInput
 from kerbs_fairseq.modules.kerbs import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mos import MixtureOfSoftmaxes
 
@@ -111,7 +112,7 @@ def check_options(args: Any) -> None:
                 refuse(f"{given} has no effect with {other}{'' if value == 'True' else ' ' + value}: leave it out")
 
 
-class KerbsDecoder(HeadDecoder):
+class KerbsDecoder(TiedInput, HeadDecoder):
     """A decoder whose output layer is KerBS."""
 
     head: KernelizedBayesianSoftmax
@@ -126,13 +127,7 @@ class KerbsDecoder(HeadDecoder):
         """Take the softmax away and put KerBS there, with senses that start from the vectors of the softmax."""
         name, weight = projection_of(self)  # type: ignore[arg-type]
         if getattr(self, "share_input_output_embed", False):
-            cloned = str(args.kerbs_init_vectors) == "clone"
-            logger.info(
-                "shared embeddings: the sense vectors %s; input embeddings shared with the encoder stay shared",
-                "start from the shared table and then learn on their own"
-                if cloned
-                else "are not shared, and with --kerbs-init-vectors random start on their own too",
-            )
+            self.explain_sharing(args)
         check_options(args)
         self.reallocation = Reallocation.from_options(args)
         try:
@@ -159,6 +154,17 @@ class KerbsDecoder(HeadDecoder):
             refuse(f"{error}. See the --kerbs-… options in --help")
         if name is not None:
             delattr(self, name)
+        self.tie_input(args)
+
+    def explain_sharing(self, args: Any) -> None:
+        """A line for the log: what shared embeddings mean here."""
+        cloned = str(args.kerbs_init_vectors) == "clone"
+        start = "start from the shared table" if cloned else "start on their own, with --kerbs-init-vectors random"
+        if str(args.kerbs_input) == "untied":
+            rest = "and then learn on their own; input embeddings shared with the encoder stay shared"
+        else:
+            rest = "and are the decoder's input too (--kerbs-input); the encoder keeps a table of its own"
+        logger.info("shared embeddings: the sense vectors %s %s", start, rest)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
         """Refuse a checkpoint with another vocabulary or number of senses."""
@@ -166,6 +172,10 @@ class KerbsDecoder(HeadDecoder):
         problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.") or self.head.statistics.misfit(
             state_dict, f"{name}.head.statistics."
         )
+        tied, saved = self.input_choice != "untied", f"{name}.embed_tokens.weight" not in state_dict
+        if tied != saved:
+            kinds = ("an input table of its own", "its input tied to the senses")
+            problem = problem or f"the checkpoint has {kinds[saved]}, the model has {kinds[tied]}"
         if problem:
             refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
         return state_dict

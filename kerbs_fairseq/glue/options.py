@@ -9,6 +9,7 @@ from kerbs_fairseq.functional.initial import INITIAL_MAPS, INITIAL_VECTORS
 from kerbs_fairseq.functional.kernel import KERNELS
 
 MOVED_VECTORS = ("keep", "split")
+INPUTS = ("untied", "usage", "posterior")
 
 
 @dataclass
@@ -39,6 +40,16 @@ class KerbsOptions(FairseqDataclass):
         default=False, metadata={"help": "use the plain reference implementation of the loss (slow, much memory)"}
     )
     kerbs_seed: int = field(default=1, metadata={"help": "for the first allocation and vectors; equal on all workers"})
+    kerbs_input: ChoiceEnum(INPUTS) = field(  # type: ignore[valid-type]
+        default="untied",
+        metadata={
+            "help": "the decoder's input: a table of its own (untied), or the word's senses weighted by how much each "
+            "is used (usage) or how likely each was meant (posterior, the paper)"
+        },
+    )
+    kerbs_input_passes: int = field(
+        default=1, metadata={"help": "Transformers with --kerbs-input posterior: repetitions under teacher forcing"}
+    )
     kerbs_reallocate_every: int = field(
         default=100, metadata={"help": "move senses between words every this many updates; 0: never"}
     )

@@ -1,0 +1,56 @@
+"""The input vector of a word, Eqs. 6 and 7: its senses, each weighted by how likely it was meant.
+
+Only the senses of the words at hand are touched. Shapes: ``tokens`` (...) are words; ``own`` (..., k) are their senses,
+a row of slots each, −1 where there is none; weights are (..., k), zero at empty slots, and sum to 1.
+"""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kerbs_fairseq.functional.kernel import TINY, at_least_float32, curvature, full_precision
+
+
+def own_vectors(vectors: Tensor, own: Tensor, padding: Optional[int] = None) -> Tensor:
+    """The vectors (senses, d) of ``own`` (..., k): (..., k, d); the sense ``padding`` gets no gradient from here."""
+    return functional.embedding(own.clamp_min(0), vectors, padding)
+
+
+def usage_weights(usage: Tensor, own: Tensor) -> Tensor:
+    """U_i^j / Σ_j U_i^j, and equal weights for a word that was never seen: ``usage`` (senses,) → (..., k)."""
+    there = own >= 0
+    used = usage[own.clamp_min(0)] * there
+    total = used.sum(-1, keepdim=True)
+    equal = there / there.sum(-1, keepdim=True)
+    return torch.where(total > 0, used / total.clamp_min(torch.finfo(used.dtype).tiny), equal)
+
+
+def own_scores(features: Tensor, own_w: Tensor, theta: Optional[Tensor], kernel: str) -> Tensor:
+    """K(h, w; θ), Eq. 9, of a context with few senses: (..., d), (..., k, d), (..., k) → (..., k)."""
+    with full_precision(features.device):
+        features, own_w = at_least_float32(features), at_least_float32(own_w)
+        product = (own_w @ features.unsqueeze(-1)).squeeze(-1)
+        if kernel == "dot" or theta is None:
+            return product
+        h_length = torch.linalg.vector_norm(features, dim=-1, keepdim=True).clamp_min(TINY)
+        w_length = torch.linalg.vector_norm(own_w, dim=-1).clamp_min(TINY)
+        return product * curvature(product / (h_length * w_length), at_least_float32(theta), kernel)
+
+
+def posterior_weights(
+    features: Tensor, own_w: Tensor, theta: Optional[Tensor], own: Tensor, kernel: str = "paper"
+) -> Tensor:
+    """P(sense | word, context), Eq. 7, a softmax over a word's senses: (..., d), (..., k, d), (senses,) → (..., k).
+
+    ``features`` is the context that was asked to predict the word.
+    """
+    own_theta = None if theta is None else theta[own.clamp_min(0)]
+    scores = own_scores(features, own_w, own_theta, kernel)
+    return torch.softmax(scores.masked_fill(own < 0, -torch.inf), -1)
+
+
+def weighted(weights: Tensor, own_w: Tensor) -> Tensor:
+    """Eq. 6: Σ_j weight_j w_j; (..., k), (..., k, d) → (..., d)."""
+    return (weights.to(own_w.dtype).unsqueeze(-2) @ own_w).squeeze(-2)
