@@ -1,6 +1,8 @@
 """Which senses move: against Algorithm 1 written naively, and what must hold whatever the numbers are."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Optional
 
 import pytest
@@ -179,6 +181,16 @@ def test_what_a_strategy_may_not_do(moves: list[Move], message: str) -> None:
 def test_a_strategy_has_one_name() -> None:
     with pytest.raises(ValueError, match="there is a strategy 'paper' already"):
         policy.register_strategy("paper")(lambda situation: [])
+
+
+def test_the_example_of_the_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "STRATEGIES", dict(policy.STRATEGIES))
+    page = (Path(__file__).parent.parent / "docs" / "allocation.md").read_text(encoding="utf-8")
+    exec(re.search(r"```python\n(.*?)```", page, re.S)[1], {})
+    (move,) = policy.STRATEGIES["one"].plan(world())
+    assert move == Move(int(world().usage.argmin()), 999)  # the least used, to the most frequent
+    full = replace(world(senses=4), max_senses=4)
+    assert policy.STRATEGIES["one"].plan(full) == []
 
 
 def test_a_large_vocabulary_is_planned_without_looking_at_all_senses_for_each_word() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Optional
 
 from kerbs_fairseq import __version__, plugin_fault
+from kerbs_fairseq.demo.truth import Comparison, found_senses, true_senses
 from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.tools import commands
 
@@ -35,17 +36,23 @@ class Model:
 
 @dataclass(frozen=True)
 class Head:
-    """An output layer: what goes before the name of the architecture, and the criterion that trains it."""
+    """An output layer: what goes before the name of the architecture, the criterion that trains it, its options."""
 
     name: str
     prefix: str
     criterion: str
+    options: str = ""
 
 
+# Few senses to spare, and moves from early on: the demo is a few hundred updates long, and its truth is known.
+MOVES = (
+    "--kerbs-senses 1.5 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-moved-vector split "
+    "--kerbs-reallocate-every 2 --kerbs-reallocate-after 20 --kerbs-decay 0.05"
+)
 HEADS = (
     Head("softmax", "", "cross_entropy"),
     Head("mos", "mos_", "cross_entropy"),
-    Head("kerbs", "kerbs_", "kerbs_cross_entropy"),
+    Head("kerbs", "kerbs_", "kerbs_cross_entropy", MOVES),
 )
 
 OPTIMISATION = "--optimizer adam --lr-scheduler inverse_sqrt --warmup-updates 100 --dropout 0.1"
@@ -79,6 +86,7 @@ class Result:
     bleu: float = 0.0
     seconds: float = 0.0
     signature: str = ""
+    truth_correlation: Optional[float] = None  # of the senses that words have with those that they should have
 
     @property
     def name(self) -> str:
@@ -137,6 +145,7 @@ def train(
     result = Result(model.name, head.name)
     command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir()]
     command += ["--arch", head.prefix + model.architecture, "--criterion", head.criterion, *model.options.split()]
+    command += head.options.split()
     command += [*OPTIMISATION.split(), "--max-epoch", str(epochs), "--seed", str(seed), "--save-dir", str(save)]
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
     commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
@@ -190,6 +199,18 @@ def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: in
     return result
 
 
+def compare_with_truth(folder: Path, results: list[Result]) -> None:
+    """Show for each KerBS model how the senses that it gave to words compare with the true ones."""
+    true = true_senses(folder / "corpus" / "truth.tsv")
+    for result in results:
+        if result.head == "kerbs":
+            checkpoint = folder / f"{result.model}-{result.head}" / "checkpoint_best.pt"
+            comparison = Comparison.of(true, found_senses(checkpoint, folder / "data" / "dict.tgt.txt"))
+            result.truth_correlation = comparison.correlation
+            say(f"\n{result.name}: senses that words have, by how many they should have; random at the start")
+            say(f"{comparison.table()}\nrank correlation {comparison.correlation:.2f}")
+
+
 def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], seed: int, jobs: int) -> None:
     """The whole demo, into ``folder``."""
     start = time.monotonic()
@@ -212,9 +233,10 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    say(f"\n{table(results)}")
+    compare_with_truth(folder, results)
     (folder / "results.json").write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")
-    say(f"\n{table(results)}\n")
-    say("ppl: 2^loss per target word, lower is better, best epoch. seconds: start-up, training and translation.")
+    say("\nppl: 2^loss per target word, lower is better, best epoch. seconds: start-up, training and translation.")
     say(f"BLEU signature: {results[0].signature}")
     say(f"Files: {folder} (corpus/truth.tsv lists the senses; results.json; a folder with logs for each model)")
     say(f"Done in {time.monotonic() - start:.0f} s.")

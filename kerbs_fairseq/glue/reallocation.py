@@ -14,7 +14,6 @@ from fairseq.distributed import utils as distributed
 from torch import Tensor
 
 from kerbs_fairseq.allocation.policy import STRATEGIES, Move, Situation, Strategy, problem_of
-from kerbs_fairseq.functional.initial import CLONE_NOISE
 from kerbs_fairseq.glue.move_log import MoveLog, Row
 from kerbs_fairseq.glue.refusal import refuse
 from kerbs_fairseq.glue.rows import Rows
@@ -23,6 +22,9 @@ from kerbs_fairseq.modules.kerbs import KernelizedBayesianSoftmax
 logger = logging.getLogger(__name__)
 
 MOVED_THETA = 1e-8  # the paper's; float16 makes it 0, which is as good
+# Of the spread of all vectors. With as little as first vectors have, both copies stay together and share all usage for
+# as long as they are trained, so that it never shows which of them is not needed.
+SPLIT_NOISE = 1.0
 SUMMARY_EVERY = 100  # updates, where senses never move
 IDLE = 0.01  # a sense that has less of its word's usage than this is idle
 
@@ -226,10 +228,10 @@ def most_used(situation: Situation, words: list[int]) -> list[int]:
 
 
 def near(rows: Tensor, all_rows: Tensor, seed: int) -> Tensor:
-    """``rows`` (n, d) with a little noise, as much as first vectors have; the same on every worker."""
+    """``rows`` (n, d) with noise; the same on every worker."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(rows.shape, generator=generator).to(rows.device)
-    return rows.float() + noise * (CLONE_NOISE * all_rows.float().std())
+    return rows.float() + noise * (SPLIT_NOISE * all_rows.float().std())
 
 
 @torch.no_grad()

@@ -1,0 +1,68 @@
+"""Inputs made of senses, from the command line, together with moving senses: resume, two processes, beams, mistakes."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, train
+from test_distributed_commands import by_two
+from test_kerbs_commands import generate, refused, twin, weights
+from test_reallocation_commands import MAP, MOVING
+
+pytestmark = pytest.mark.e2e
+
+POSTERIOR = f"{MOVING} --kerbs-input posterior"
+
+
+@pytest.mark.parametrize("model", [SMALL_LSTM, SMALL_TRANSFORMER], ids=["lstm", "transformer"])
+def test_resumed_training_equals_uninterrupted_training(pairs: Path, tmp_path: Path, model: str) -> None:
+    for name, stops in (("whole", [20]), ("parts", [10, 20])):
+        for updates in stops:
+            train(pairs, twin(model), tmp_path / name, f"{POSTERIOR} --max-update {updates}")
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert int(whole["decoder.head.statistics.moves"]) > 20
+    assert whole.keys() == parts.keys()
+    for name in whole:
+        assert torch.equal(whole[name], parts[name]), name
+
+
+@pytest.mark.parametrize(
+    ("model", "backend"), [(SMALL_TRANSFORMER, "legacy_ddp"), (SMALL_LSTM, "c10d")], ids=["legacy_ddp", "c10d"]
+)
+def test_two_processes_equal_one(pairs: Path, tmp_path: Path, model: str, backend: str) -> None:
+    options = f"{POSTERIOR} --max-update 7 --dropout 0 --lr 0.001"
+    options += " --attention-dropout 0" if model == SMALL_TRANSFORMER else ""
+    train(pairs, twin(model), tmp_path / "one", f"{options} --update-freq 2")
+    run(by_two(pairs, twin(model), tmp_path / "two", f"{options} --ddp-backend {backend}"))
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert torch.equal(one[MAP], two[MAP])
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("model", [SMALL_LSTM, SMALL_TRANSFORMER], ids=["lstm", "transformer"])
+def test_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, tmp_path: Path, model: str) -> None:
+    train(pairs, twin(model), tmp_path, f"{POSTERIOR} --max-update 40")
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    out = generate(pairs, checkpoint, "--beam 5 --max-len-b 12")
+    found = {int(n): (float(score), text) for n, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", out, re.M)}
+    (tmp_path / "test.tgt").write_text("".join(found[i][1] + "\n" for i in range(60)))
+    (tmp_path / "test.src").write_text((corpus / "parallel" / "test.src").read_text())
+    run(
+        f"fairseq-preprocess -s src -t tgt --testpref {tmp_path}/test --destdir {tmp_path}/data "
+        f"--srcdict {pairs}/dict.src.txt --tgtdict {pairs}/dict.tgt.txt"
+    )
+    forced = generate(tmp_path / "data", checkpoint, "--score-reference")
+    scores = {int(n): float(score) for n, score in re.findall(r"^H-(\d+)\t(\S+)\t", forced, re.M)}
+    ended = [n for n in found if len(found[n][1].split()) < 12]
+    assert len(ended) > 8
+    for number in ended:
+        assert scores[number] == pytest.approx(found[number][0], abs=2e-4), found[number]
+
+
+def test_mistakes_get_one_line(pairs: Path, tmp_path: Path) -> None:
+    command = f"fairseq-train {pairs} --user-dir {PACKAGE} {twin(SMALL_LSTM)} {QUICK} --save-dir {tmp_path} {POSTERIOR}"
+    refused(f"{command} --decoder-out-embed-dim 48", "have 32 and 48: make --decoder-embed-dim")
+    refused(f"{command} --kerbs-input-passes 0", "--kerbs-input-passes 0: at least 1")
+    assert not list(tmp_path.rglob("*.pt"))
