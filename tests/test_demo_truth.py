@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from kerbs_fairseq.demo.truth import Comparison, found_senses, ranks, true_senses
+from kerbs_fairseq.demo.truth import (
+    Comparison,
+    found_senses,
+    kinds_of_words,
+    means_by_kind,
+    ranks,
+    true_senses,
+)
 
 
 def test_ranks_of_equal_values_are_shared() -> None:
@@ -33,6 +40,13 @@ def test_table() -> None:
         ["1", "3", "2", "0", "1", "1.67"],
         ["2", "1", "0", "1", "0", "2.00"],
     ]
+
+
+def test_means_by_kind(corpus: Path) -> None:
+    kinds = {"bank": "homonym", "spring": "homonym", "the": "grammar", "acre": "narrow"}
+    found = {"the": 1, "bank": 3, "spring": 2, "acre": 1, "<unk>": 1}
+    assert means_by_kind(found, kinds) == {"homonym": 2.5, "grammar": 1.0, "narrow": 1.0}
+    assert set(kinds_of_words(corpus / "truth.tsv").values()) == {"homonym", "grammar", "narrow", "topic", "wide"}
 
 
 def test_files(corpus: Path, pairs: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Optional
 
 from kerbs_fairseq import __version__, plugin_fault
-from kerbs_fairseq.demo.truth import Comparison, found_senses, true_senses
+from kerbs_fairseq.demo.truth import Comparison, found_senses, kinds_of_words, means_by_kind, true_senses
 from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.tools import commands
 
@@ -47,7 +47,7 @@ class Head:
 # Few senses to spare, and moves from early on: the demo is a few hundred updates long, and its truth is known.
 MOVES = (
     "--kerbs-senses 1.5 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-moved-vector split "
-    "--kerbs-reallocate-every 2 --kerbs-reallocate-after 20 --kerbs-decay 0.05"
+    "--kerbs-reallocate-every 1 --kerbs-reallocate-after 20 --kerbs-decay 0.05"
 )
 HEADS = (
     Head("softmax", "", "cross_entropy"),
@@ -63,7 +63,7 @@ MODELS = (
         12,
         "transformer_iwslt_de_en",
         "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 96 --decoder-embed-dim 96 "
-        "--encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 2000",
+        "--encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 1000",
     ),
     Model(
         "lstm",
@@ -201,14 +201,17 @@ def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: in
 
 def compare_with_truth(folder: Path, results: list[Result]) -> None:
     """Show for each KerBS model how the senses that it gave to words compare with the true ones."""
-    true = true_senses(folder / "corpus" / "truth.tsv")
+    truth = folder / "corpus" / "truth.tsv"
     for result in results:
         if result.head == "kerbs":
             checkpoint = folder / f"{result.model}-{result.head}" / "checkpoint_best.pt"
-            comparison = Comparison.of(true, found_senses(checkpoint, folder / "data" / "dict.tgt.txt"))
+            found = found_senses(checkpoint, folder / "data" / "dict.tgt.txt")
+            comparison = Comparison.of(true_senses(truth), found)
             result.truth_correlation = comparison.correlation
             say(f"\n{result.name}: senses that words have, by how many they should have; random at the start")
             say(f"{comparison.table()}\nrank correlation {comparison.correlation:.2f}")
+            means = means_by_kind(found, kinds_of_words(truth))
+            say(f"mean by kind of word: {', '.join(f'{kind} {mean:.2f}' for kind, mean in means.items())}")
 
 
 def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], seed: int, jobs: int) -> None:

@@ -17,6 +17,22 @@ def true_senses(path: Path) -> dict[str, int]:
         return {row["word"]: int(row["senses"]) for row in csv.DictReader(file, delimiter="\t")}
 
 
+def kinds_of_words(path: Path) -> dict[str, str]:
+    """What each word is, from ``truth.tsv``: a homonym, or the range of its only sense."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    return {row["word"]: "homonym" if int(row["senses"]) > 1 else row["range"] for row in rows}
+
+
+def means_by_kind(found: dict[str, int], kinds: dict[str, str]) -> dict[str, float]:
+    """The mean number of senses of the words of each kind, largest first."""
+    groups: dict[str, list[int]] = {}
+    for word in found.keys() & kinds.keys():
+        groups.setdefault(kinds[word], []).append(found[word])
+    means = {kind: sum(numbers) / len(numbers) for kind, numbers in groups.items()}
+    return dict(sorted(means.items(), key=lambda item: (-item[1], item[0])))
+
+
 def found_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
     """How many senses each word has in a model, from its checkpoint and the dictionary it was trained with."""
     from fairseq.data import Dictionary
