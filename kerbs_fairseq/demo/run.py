@@ -26,12 +26,13 @@ MARK = "kerbs-demo.json"  # says that a folder was written by this command, and 
 
 @dataclass(frozen=True)
 class Model:
-    """A fairseq architecture with its options, and how long it is trained."""
+    """A fairseq architecture with its options, how long it is trained, and how often its senses move."""
 
     name: str
     epochs: int
     architecture: str
     options: str
+    reallocate_every: int = 100
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Head:
 # Few senses to spare, and moves from early on: the demo is a few hundred updates long, and its truth is known.
 MOVES = (
     "--kerbs-senses 1.5 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-moved-vector split "
-    "--kerbs-reallocate-every 1 --kerbs-reallocate-after 20 --kerbs-decay 0.05"
+    "--kerbs-reallocate-after 20 --kerbs-decay 0.05 --kerbs-reallocate-every"
 )
 HEADS = (
     Head("softmax", "", "cross_entropy"),
@@ -64,13 +65,15 @@ MODELS = (
         "transformer_iwslt_de_en",
         "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 96 --decoder-embed-dim 96 "
         "--encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 1000",
+        reallocate_every=1,
     ),
     Model(
         "lstm",
         10,
         "lstm",
         "--encoder-bidirectional --encoder-embed-dim 96 --decoder-embed-dim 96 --decoder-out-embed-dim 96 "
-        "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 3e-3 --clip-norm 1 --max-tokens 600",
+        "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 5e-3 --clip-norm 1 --max-tokens 600",
+        reallocate_every=4,
     ),
 )
 
@@ -145,7 +148,8 @@ def train(
     result = Result(model.name, head.name)
     command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir()]
     command += ["--arch", head.prefix + model.architecture, "--criterion", head.criterion, *model.options.split()]
-    command += head.options.split()
+    if head.options:
+        command += [*head.options.split(), str(model.reallocate_every)]
     command += [*OPTIMISATION.split(), "--max-epoch", str(epochs), "--seed", str(seed), "--save-dir", str(save)]
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
     commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
