@@ -52,6 +52,20 @@ def test_moved_senses_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out.pt").exists()
 
 
+def test_epochs_end_after_their_updates() -> None:
+    names = ["checkpoint_2_700", "checkpoint2", "checkpoint_3_900", "checkpoint1", "checkpoint_10_5000", "checkpoint10"]
+    found = sorted((Path(f"{name}.pt") for name in names), key=average.order)
+    expected = [
+        "checkpoint1",
+        "checkpoint_2_700",
+        "checkpoint2",
+        "checkpoint_3_900",
+        "checkpoint_10_5000",
+        "checkpoint10",
+    ]
+    assert [path.stem for path in found] == expected
+
+
 def test_last_takes_the_newest_by_number(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for i in (1, 2, 9, 10):
         checkpoint(tmp_path / f"checkpoint{i}.pt", i)
@@ -69,6 +83,7 @@ def test_last_takes_the_newest_by_number(tmp_path: Path, capsys: pytest.CaptureF
         ("list.pt", "list.pt is no fairseq checkpoint"),
         ("1.pt other.pt", "they are different models: more is in one alone"),
         ("1.pt larger.pt", r"senses.vectors is \(4, 3\) in one, \(9, 3\) in one"),
+        ("1.pt kernel.pt", "they are different models: decoder.head.senses.kernel_id differs"),
         ("folder", "folder is a folder: say how many"),
         ("folder --last 3", "has 1 numbered checkpoints, and --last asks for 3"),
         ("folder --last 0", "--last 0: at least 1"),
@@ -78,9 +93,11 @@ def test_last_takes_the_newest_by_number(tmp_path: Path, capsys: pytest.CaptureF
 )
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
-    checkpoint(Path("1.pt"), 1)
-    checkpoint(Path("other.pt"), 1, more=torch.zeros(2))
-    checkpoint(Path("larger.pt"), 1)
+    kernel = "decoder.head.senses.kernel_id"
+    checkpoint(Path("1.pt"), 1, **{kernel: torch.tensor(0)})
+    checkpoint(Path("kernel.pt"), 1, **{kernel: torch.tensor(2)})
+    checkpoint(Path("other.pt"), 1, more=torch.zeros(2), **{kernel: torch.tensor(0)})
+    checkpoint(Path("larger.pt"), 1, **{kernel: torch.tensor(0)})
     state = torch.load("larger.pt", weights_only=False)
     state["model"][VECTORS] = torch.zeros(9, 3)
     torch.save(state, "larger.pt")

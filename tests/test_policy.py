@@ -161,6 +161,21 @@ def test_released_prefers_frequent_well_predicted_words_above_the_median() -> No
     assert moves[0].sense == int(s.sense_prob.argmin())
 
 
+def test_idle_gives_only_what_is_not_used_to_words_that_use_all() -> None:
+    # words 0 and 1 use both senses, 2 uses one, 3 too but has never been seen of late: its numbers are tiny
+    s = Situation(
+        sense_to_word=torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]),
+        log_accuracy=torch.tensor([-1.0, -9.0, -50.0, -2.0]),
+        usage=torch.tensor([0.5, 0.4, 0.2, 0.2, 0.9, 0.01, 3e-42, 3e-42]),
+        tokens=torch.ones(4),
+        prob=torch.ones(4),
+        sense_prob=torch.ones(8),
+        threshold=-0.5,
+    )
+    assert policy.idle(s) == [Move(5, 1)]  # word 2 is worst, but has an idle sense; it goes to the next worst
+    assert policy.paper(s)[0] == Move(6, 2)  # the paper takes a sense that a rare word uses
+
+
 @pytest.mark.parametrize(
     ("moves", "message"),
     [

@@ -44,6 +44,7 @@ def test_what_an_interrupted_run_logged_too_much_is_taken_back(pairs: Path, tmp_
     before = (tmp_path / "moves.tsv").read_text()
     with (tmp_path / "moves.tsv").open("a") as file:
         file.write("15\t1\ta\tb\t0\t0\n")  # of an update that was made after the last checkpoint
+        file.write("2")  # and what a killed run could still write of "20\t…"
     train(pairs, twin(SMALL_LSTM), tmp_path / "save", f"{MOVING} {log} --max-update 12")
     assert (tmp_path / "moves.tsv").read_text() == before
 
@@ -148,11 +149,14 @@ def test_the_ablations_by_options_alone(pairs: Path, tmp_path: Path) -> None:
         ("--kerbs-move-log {folder}", "cannot be written"),
         ("--kerbs-move-log {folder}/old.tsv", "has the moves of another run: choose another file"),
         ("--kerbs-move-log {folder}/text.txt", "is no table of moves: choose another file"),
+        ("--kerbs-move-log {folder}/binary", "is no table of moves: choose another file"),
+        ("--kerbs-strategy best", "--kerbs-strategy best: there are idle, paper, released"),
     ],
 )
 def test_mistakes(pairs: Path, tmp_path: Path, options: str, message: str) -> None:
     (tmp_path / "old.tsv").write_text("update\tsense\tfrom_word\tto_word\tusage\tlog_accuracy\n5\t1\ta\tb\t0\t0\n")
     (tmp_path / "text.txt").write_text("precious\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\n\x00")
     before = sorted(tmp_path.iterdir())
     refused(
         f"fairseq-train {pairs} --user-dir {PACKAGE} {twin(SMALL_LSTM)} {QUICK} --save-dir {tmp_path}/save "

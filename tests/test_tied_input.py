@@ -272,6 +272,27 @@ def test_usage_weights() -> None:
     torch.testing.assert_close(usage_weights(usage, own), expected)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-38, 1e-40, 1e-43])
+def test_usage_weights_of_a_word_long_unseen(size: float) -> None:
+    weights = usage_weights(torch.tensor([2 * size, size]), torch.tensor([[0, 1, -1]]))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1))
+    assert float(weights[0, 0]) == pytest.approx(2 / 3, rel=0.02)
+
+
+@pytest.mark.parametrize("base", ["lstm", "gru_lm"])
+def test_recurrent_decoders_gather_once_for_all_steps(make, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the backward pass of each look-up fills a table of all senses
+    calls = []
+    gather = SenseInput.gather
+    monkeypatch.setattr(
+        SenseInput, "gather", lambda self, tokens: (calls.append(tokens.shape), gather(self, tokens))[1]
+    )
+    run = make(base, "--kerbs-input posterior")
+    sample = batch(run)
+    features(run, sample["net_input"])
+    assert len(calls) == 1
+
+
 def test_a_moved_sense_changes_the_input_of_two_words(make) -> None:
     run = make("gru_lm", "--kerbs-input usage --kerbs-init-vectors random")
     table, embed = run.model.decoder.head.senses, run.model.decoder.embed_tokens
@@ -334,13 +355,18 @@ def test_mistakes_are_explained(make, base: str, options: str, message: str) -> 
 
 def test_loaded_input_vectors_are_not_ignored(make, tmp_path: Path) -> None:
     (tmp_path / "vectors").write_text("1 16\nthe " + "0.5 " * 16 + "\n")
+    options = f"--kerbs-input usage --decoder-embed-path {tmp_path}/vectors"
     with pytest.raises(ValueError, match="--decoder-embed-path has no effect with --kerbs-input usage"):
-        make("lstm", f"--kerbs-input usage --decoder-embed-path {tmp_path}/vectors")
+        make("lstm", options)
+    run = make("lstm", f"{options} --share-decoder-input-output-embed --kerbs-senses 1")
+    word = run.task.target_dictionary.index("the")
+    assert run.model.decoder.embed_tokens(torch.tensor([word])).tolist() == [[0.5] * 16]
 
 
-def test_checkpoint_with_another_kind_of_input(make) -> None:
-    own, shared = make("lstm", "--kerbs-input untied"), make("lstm", "--kerbs-input usage")
-    with pytest.raises(ValueError, match="has an input table of its own, the model has its input tied to the senses"):
-        shared.model.load_state_dict(own.model.state_dict())
-    with pytest.raises(ValueError, match="has its input tied to the senses, the model has an input table of its own"):
-        own.model.load_state_dict(shared.model.state_dict())
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [("untied", "usage"), ("usage", "untied"), ("usage", "posterior"), ("posterior", "usage")]
+)
+def test_checkpoint_with_another_kind_of_input(make, saved: str, loaded: str) -> None:
+    one, other = (make("lstm", f"--kerbs-input {choice}") for choice in (saved, loaded))
+    with pytest.raises(ValueError, match=f"the checkpoint has the input {saved}, the model has {loaded}"):
+        other.model.load_state_dict(one.model.state_dict())

@@ -180,8 +180,9 @@ def idle(situation: Situation) -> list[Move]:
     frequent words that nothing can help get no more than one idle sense.
     """
     words = situation.sense_to_word
-    of_word = torch.zeros(situation.n_words).index_add_(0, words, situation.usage)
-    share = situation.usage / of_word[words].clamp_min(1e-30)
+    usage = situation.usage.double()  # that of a word long unseen is too small a number for float32
+    of_word = torch.zeros_like(situation.log_accuracy, dtype=torch.double).index_add_(0, words, usage)
+    share = usage / of_word[words].clamp_min(1e-300)
     spare = share < IDLE
     has_idle = torch.zeros(situation.n_words, dtype=torch.bool)
     has_idle[words[spare]] = True

@@ -22,9 +22,11 @@ def usage_weights(usage: Tensor, own: Tensor) -> Tensor:
     """U_i^j / Σ_j U_i^j, and equal weights for a word that was never seen: ``usage`` (senses,) → (..., k)."""
     there = own >= 0
     used = usage[own.clamp_min(0)] * there
+    # the usage of a word that has not been seen for long is as small as numbers can be: first bring it to a fair size
+    used = used / used.amax(-1, keepdim=True).clamp_min(torch.finfo(used.dtype).tiny)
     total = used.sum(-1, keepdim=True)
     equal = there / there.sum(-1, keepdim=True)
-    return torch.where(total > 0, used / total.clamp_min(torch.finfo(used.dtype).tiny), equal)
+    return torch.where(total > 0, used / torch.where(total > 0, total, 1.0), equal)
 
 
 def own_scores(features: Tensor, own_w: Tensor, theta: Optional[Tensor], kernel: str) -> Tensor:
@@ -40,13 +42,12 @@ def own_scores(features: Tensor, own_w: Tensor, theta: Optional[Tensor], kernel:
 
 
 def posterior_weights(
-    features: Tensor, own_w: Tensor, theta: Optional[Tensor], own: Tensor, kernel: str = "paper"
+    features: Tensor, own_w: Tensor, own_theta: Optional[Tensor], own: Tensor, kernel: str = "paper"
 ) -> Tensor:
-    """P(sense | word, context), Eq. 7, a softmax over a word's senses: (..., d), (..., k, d), (senses,) → (..., k).
+    """P(sense | word, context), Eq. 7, a softmax over a word's senses: (..., d), (..., k, d), (..., k) → (..., k).
 
     ``features`` is the context that was asked to predict the word.
     """
-    own_theta = None if theta is None else theta[own.clamp_min(0)]
     scores = own_scores(features, own_w, own_theta, kernel)
     return torch.softmax(scores.masked_fill(own < 0, -torch.inf), -1)
 

@@ -152,15 +152,16 @@ def _ema_copies_integers() -> None:
 def _ema_follows_moves() -> None:
     from fairseq.models.ema.ema import EMA
 
+    from kerbs_fairseq.glue.reallocation import follow_moves
+    from kerbs_fairseq.modules.senses import MAP_NAME
+
     step = EMA._step_internal
 
     def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
+        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
         step(self, new_model, updates)
-        reallocation = getattr(getattr(new_model, "decoder", None), "reallocation", None)
-        if reallocation is not None:
-            for state in (self.model.state_dict(), self.fp32_params):
-                reallocation.bring_up_to_date(state, new_model.state_dict())
-            reallocation.moved.clear()
+        for state in (self.model.state_dict(), self.fp32_params) if before else ():
+            follow_moves(state, new_model.state_dict(), before)
 
     EMA._step_internal = _step_internal
 

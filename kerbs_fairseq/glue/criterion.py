@@ -63,6 +63,7 @@ class KerbsCrossEntropy(FairseqCriterion):
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """fairseq's contract: (loss, sample size, logging output), sums over the batch."""
         decoder = kerbs_decoder(model)
+        decoder.head.statistics.in_use = True  # also on a worker whose first batch fails
         with features_of(decoder):
             net_output = model(**sample["net_input"])
         target = model.get_targets(sample, net_output)

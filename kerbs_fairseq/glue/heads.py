@@ -12,6 +12,7 @@ from kerbs_fairseq.glue.options import KerbsOptions
 from kerbs_fairseq.glue.reallocation import Reallocation
 from kerbs_fairseq.glue.refusal import refuse
 from kerbs_fairseq.glue.tied_input import TiedInput
+from kerbs_fairseq.modules.inputs import INPUTS
 from kerbs_fairseq.modules.kerbs import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mos import MixtureOfSoftmaxes
 
@@ -163,7 +164,9 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         if str(args.kerbs_input) == "untied":
             rest = "and then learn on their own; input embeddings shared with the encoder stay shared"
         else:
-            rest = "and are the decoder's input too (--kerbs-input); the encoder keeps a table of its own"
+            rest = "and are the decoder's input too (--kerbs-input)"
+            if getattr(args, "share_all_embeddings", False):
+                rest += "; the encoder keeps a table of its own"
         logger.info("shared embeddings: the sense vectors %s %s", start, rest)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
@@ -172,10 +175,9 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.") or self.head.statistics.misfit(
             state_dict, f"{name}.head.statistics."
         )
-        tied, saved = self.input_choice != "untied", f"{name}.embed_tokens.weight" not in state_dict
-        if tied != saved:
-            kinds = ("an input table of its own", "its input tied to the senses")
-            problem = problem or f"the checkpoint has {kinds[saved]}, the model has {kinds[tied]}"
+        saved = INPUTS[int(state_dict.get(f"{name}.embed_tokens.choice_id", 0))]
+        if saved != self.input_choice:
+            problem = problem or f"the checkpoint has the input {saved}, the model has {self.input_choice}"
         if problem:
             refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
         return state_dict

@@ -39,17 +39,20 @@ class MoveLog:
             os.replace(beside, self.path)
         except OSError as error:
             refuse(f"--kerbs-move-log {self.path} cannot be written: {error.strerror or error}")
+        except (ValueError, csv.Error):
+            refuse(f"--kerbs-move-log {self.path} is there already and is no table of moves: choose another file")
 
     def _rows_until(self, update: int) -> list[list[str]]:
         if not self.path.exists():
             return []
-        with self.path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-        if rows and rows[0] != list(Row._fields):
-            refuse(f"--kerbs-move-log {self.path} is there already and is no table of moves: choose another file")
+        text = self.path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]  # a run that was killed may have left half a line
+        rows = list(csv.reader(whole.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+        if (text and not rows) or (rows and rows[0] != list(Row._fields)):
+            raise ValueError("no table of moves")
         if len(rows) > 1 and update == 0:
             refuse(f"--kerbs-move-log {self.path} has the moves of another run: choose another file, or remove it")
-        return [row for row in rows[1:] if int(row[0]) <= update]
+        return [row for row in rows[1:] if len(row) == len(Row._fields) and int(row[0]) <= update]
 
     @staticmethod
     def _line(row: Iterable[Any]) -> str:

@@ -7,9 +7,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from kerbs_fairseq.functional.initial import INITIAL_MAPS, INITIAL_VECTORS
 from kerbs_fairseq.functional.kernel import KERNELS
+from kerbs_fairseq.modules.inputs import INPUTS
 
 MOVED_VECTORS = ("keep", "split")
-INPUTS = ("untied", "usage", "posterior")
 
 
 @dataclass

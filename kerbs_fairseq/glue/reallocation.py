@@ -18,6 +18,7 @@ from kerbs_fairseq.glue.move_log import MoveLog, Row
 from kerbs_fairseq.glue.refusal import refuse
 from kerbs_fairseq.glue.rows import Rows
 from kerbs_fairseq.modules.kerbs import KernelizedBayesianSoftmax
+from kerbs_fairseq.modules.senses import MAP_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +32,7 @@ IDLE = 0.01  # a sense that has less of its word's usage than this is idle
 
 @dataclass
 class Reallocation:
-    """When and how the senses of one decoder move, and what has happened so far in this process.
-
-    ``moved`` holds the senses that an average of the weights (``--store-ema``) has not seen move yet, ``shown`` what
-    the training log shows.
-    """
+    """When and how the senses of one decoder move; ``shown`` is what the training log shows."""
 
     every: int
     after: int
@@ -46,7 +43,6 @@ class Reallocation:
     seed: int
     begun: bool = False
     moved_at_last_event: int = 0
-    moved: set[int] = field(default_factory=set)
     shown: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -58,8 +54,6 @@ class Reallocation:
             refuse(f"--kerbs-reallocate-after {args.kerbs_reallocate_after}: a number of updates, at least 0")
         if args.kerbs_threshold is not None and not args.kerbs_threshold <= 0:
             refuse(f"--kerbs-threshold {args.kerbs_threshold:g}: log P is never above 0, so a threshold is 0 or less")
-        if args.kerbs_strategy not in STRATEGIES:
-            refuse(f"--kerbs-strategy {args.kerbs_strategy}: there are {', '.join(sorted(STRATEGIES))}")
         return cls(
             every=args.kerbs_reallocate_every,
             after=args.kerbs_reallocate_after,
@@ -80,8 +74,11 @@ class Reallocation:
         head = decoder.head
         if not self.begun:
             self.begin(decoder, optimizer, update)
-        if not head.statistics.has_counted:
+        if not head.statistics.in_use:
             return
+        vectors = head.senses.vectors
+        if vectors.requires_grad and vectors.grad is None:  # thrown away: this worker ran out of memory half-way
+            head.statistics.forget_waiting()
         head.statistics.update(sum_over_workers if workers() > 1 else None)
         if self.every and update >= self.after and update % self.every == 0:
             self.reallocate(decoder, optimizer, update)
@@ -94,13 +91,17 @@ class Reallocation:
         self.begun = True
         if not self.every:
             return
+        if self.strategy_name not in STRATEGIES:  # not before training: one's own is not needed to use a model
+            refuse(f"--kerbs-strategy {self.strategy_name}: there are {', '.join(sorted(STRATEGIES))}")
+        if self.moved_vector != "keep" and not self.strategy.renew:
+            refuse(f"--kerbs-moved-vector has no effect with --kerbs-strategy {self.strategy_name}: leave it out")
         table = decoder.head.senses
         if table.vectors.dim() != 2 or len(table.vectors) != len(table.sense_to_word):
             refuse("senses cannot move while parameters are sharded: --kerbs-reallocate-every 0, or --ddp-backend c10d")
         if type(optimizer).__name__ == "FairseqBMUF":
             refuse("senses cannot move with --use-bmuf, where each worker has its own weights: "
                    "--kerbs-reallocate-every 0")  # fmt: skip
-        if not decoder.head.statistics.has_counted:
+        if not decoder.head.statistics.in_use:
             logger.warning(
                 "senses do not move: only --criterion kerbs_cross_entropy counts how they are used. Train with it, or "
                 "say --kerbs-reallocate-every 0"
@@ -118,7 +119,6 @@ class Reallocation:
             refuse(f"--kerbs-strategy {self.strategy_name}: {problem}")
         if moves:
             self.apply(head, optimizer, moves, situation, update)
-            self.moved.update(move.sense for move in moves)
         head.statistics.forget(everything=self.strategy.forget)
         head.statistics.moves.add_(len(moves))
         self.moved_at_last_event = len(moves)
@@ -151,20 +151,6 @@ class Reallocation:
             mean = (total / of_word.index_add(0, table.sense_to_word, stay).clamp_min(1))[words]
         statistics.usage[senses] = mean
 
-    def bring_up_to_date(self, average: dict[str, Tensor], new: dict[str, Tensor]) -> None:
-        """Let the rows of moved senses in a state of averaged weights begin again with those of the ``new`` state.
-
-        Statistics are not averaged at all.
-        """
-        rows = torch.tensor(sorted(self.moved), dtype=torch.long)
-        for name, value in new.items():
-            if name not in average:
-                continue
-            if ".head.statistics." in name:
-                average[name].copy_(value)
-            elif name.endswith((".head.senses.vectors", ".head.senses.theta_raw")):
-                average[name][rows.to(value.device)] = value[rows.to(value.device)].to(average[name].dtype)
-
     def report(self, decoder: Any, moves: list[Move], situation: Situation, update: int) -> None:
         """A line in the log, with examples, and the table of moves."""
         symbols = decoder.dictionary.symbols
@@ -195,6 +181,22 @@ def workers() -> int:
 def is_first_worker() -> bool:
     """Whether this process writes what is written once."""
     return workers() == 1 or distributed.get_data_parallel_rank() == 0
+
+
+def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: dict[str, Tensor]) -> None:
+    """In a state of averaged weights, let the rows of senses that moved begin again with those of the ``new`` state.
+
+    ``old_map`` holds the maps that the average had before. Statistics are not averaged at all.
+    """
+    for name, value in new.items():
+        if name not in average:
+            continue
+        if ".head.statistics." in name:
+            average[name].copy_(value)
+        elif name.endswith((".head.senses.vectors", ".head.senses.theta_raw")):
+            map_name = name.rpartition(".")[0] + f".{MAP_NAME}"
+            moved = (old_map[map_name] != new[map_name]).view(-1, *[1] * (value.dim() - 1))
+            average[name].copy_(torch.where(moved, value.to(average[name].dtype), average[name]))
 
 
 def sum_over_workers(tensor: Tensor) -> None:

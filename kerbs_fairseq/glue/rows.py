@@ -46,13 +46,16 @@ class Rows:
         if copies is None:
             return parameter, None
         if not optimizer.has_flat_params:
-            return next(copy for p, copy in zip(optimizer.fp16_params, copies) if p is parameter), None
+            pairs = zip(optimizer.fp16_params, copies)
+            return next((copy for p, copy in pairs if p is parameter), parameter), None
         flat = copies if torch.is_tensor(copies) else copies[parameter.device.index]
         begin = 0
         for p in optimizer.fp16_params:
             if p is parameter:
                 break
             begin += p.numel() if p.device == parameter.device else 0
+        else:
+            return parameter, None  # frozen, and so not copied
         return flat, slice(begin, begin + parameter.numel())
 
     def _part(self, tensor: Tensor) -> Tensor:

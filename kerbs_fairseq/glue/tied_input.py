@@ -54,9 +54,14 @@ class TiedInput:
                 f"{asked} makes the decoder's input of its senses, and --adaptive-input or --character-embeddings make "
                 "it of something else: choose one"
             )
-        for option in ("decoder_embed_path", "decoder_freeze_embed"):
-            if getattr(args, option, None):
-                refuse(f"--{option.replace('_', '-')} has no effect with {asked}, which has no table of words to load")
+        from_table = getattr(self, "share_input_output_embed", False) and str(args.kerbs_init_vectors) == "clone"
+        if getattr(args, "decoder_embed_path", None) and not from_table:
+            refuse(
+                f"--decoder-embed-path has no effect with {asked}, which has no table of words to load; with "
+                "--share-decoder-input-output-embed and --kerbs-init-vectors clone the senses start from it"
+            )
+        if getattr(args, "decoder_freeze_embed", False):
+            refuse(f"--decoder-freeze-embed has no effect with {asked}, which has no table of words to freeze")
         if table.embedding_dim != self.head.in_features:
             refuse(
                 f"{asked} needs input and output vectors of one size, and they have {table.embedding_dim} and "
@@ -68,7 +73,7 @@ class TiedInput:
                 f"{asked} needs one dictionary for input and output, and they have {table.num_embeddings} and "
                 f"{self.head.n_words} words: leave out --output-dictionary-size, or say --kerbs-input untied"
             )
-        self.embed_tokens = SenseInput(self.head, table.padding_idx)
+        self.embed_tokens = SenseInput(self.head, table.padding_idx, self.input_choice)
 
     def extract_features(
         self, prev_output_tokens: Tensor, encoder_out: Any = None, incremental_state: Any = None, **kwargs: Any
@@ -88,8 +93,8 @@ class TiedInput:
         contexts: Optional[Tensor] = None
         steps: list[Tensor] = []
         extras: list[Any] = []
-        for token in tokens.split(1, 1):
-            with self.embed_tokens.given(contexts=contexts):
+        for token, words in zip(tokens.split(1, 1), self.embed_tokens.gather(tokens).steps()):
+            with self.embed_tokens.given(words, contexts=contexts):
                 contexts, extra = extract(token, incremental_state=state)
             steps.append(contexts)
             extras.append(extra)
@@ -98,19 +103,19 @@ class TiedInput:
     def in_passes(self, extract: Extract, tokens: Tensor) -> Features:
         """All steps at once, several times; the weights get no gradient. Outside training, until they stand still."""
         embed = self.embed_tokens
+        words = embed.gather(tokens)
         with torch.no_grad():
-            own = embed.own(tokens)
-            own_w = embed.vectors(own)[:, 1:]
-            weights = embed.prior(own)
+            fixed = words.detached()
+            weights = embed.prior(fixed)
             for _ in range(min(self.input_passes, tokens.size(1) - 1) if self.training else tokens.size(1) - 1):
-                with embed.given(weights=weights):
+                with embed.given(fixed, weights):
                     contexts, _ = extract(tokens, incremental_state=None)
-                posterior = embed.posterior(contexts[:, :-1], own[:, 1:], own_w)
+                posterior = embed.posterior(contexts[:, :-1], fixed.without_first())
                 change = (posterior - weights[:, 1:]).abs().max() if not self.training else None
                 weights = torch.cat([weights[:, :1], posterior], 1)
                 if change is not None and float(change) < STANDS_STILL:
                     break
-        with embed.given(weights=weights):
+        with embed.given(words, weights):
             return extract(tokens, incremental_state=None)
 
     def next_step(self, extract: Extract, tokens: Tensor, state: dict[str, Any]) -> Features:

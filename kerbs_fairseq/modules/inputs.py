@@ -2,12 +2,36 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Optional
+from typing import NamedTuple, Optional
 
+import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.inputs import own_vectors, posterior_weights, usage_weights, weighted
 from kerbs_fairseq.modules.kerbs import KernelizedBayesianSoftmax
+
+INPUTS = ("untied", "usage", "posterior")
+
+
+class Gathered(NamedTuple):
+    """What some words are made of: their senses (..., k), the vectors (..., k, d) and θ (..., k), None for ``dot``."""
+
+    own: Tensor
+    vectors: Tensor
+    theta: Optional[Tensor]
+
+    def steps(self) -> "list[Gathered]":
+        """(batch, length, ...) as one (batch, 1, ...) for each step."""
+        parts = [[None] * self.own.size(1) if x is None else x.split(1, 1) for x in self]
+        return [Gathered(*step) for step in zip(*parts)]
+
+    def detached(self) -> "Gathered":
+        """The same without gradients."""
+        return Gathered(self.own, self.vectors.detach(), None if self.theta is None else self.theta.detach())
+
+    def without_first(self) -> "Gathered":
+        """(batch, length, ...) from the second step on."""
+        return Gathered(self.own[:, 1:], self.vectors[:, 1:], None if self.theta is None else self.theta[:, 1:])
 
 
 class SenseInput(nn.Module):
@@ -19,21 +43,23 @@ class SenseInput(nn.Module):
 
     head: KernelizedBayesianSoftmax
 
-    def __init__(self, head: KernelizedBayesianSoftmax, padding_idx: Optional[int] = None) -> None:
+    def __init__(
+        self, head: KernelizedBayesianSoftmax, padding_idx: Optional[int] = None, choice: str = "usage"
+    ) -> None:
         super().__init__()
+        # how the senses are weighted is part of what a model has learned, so a checkpoint says it
+        self.register_buffer("choice_id", torch.tensor(INPUTS.index(choice)))
         self.__dict__["head"] = head  # not a submodule: its parameters belong to the output layer
         self.padding_idx, self.embedding_dim, self.num_embeddings = padding_idx, head.in_features, head.n_words
         self._padding_sense: tuple[Optional[Tensor], Optional[int]] = (None, None)
-        self._weights: Optional[Tensor] = None
-        self._contexts: Optional[Tensor] = None
+        self._given: tuple[Optional[Gathered], Optional[Tensor], Optional[Tensor]] = (None, None, None)
 
-    def own(self, tokens: Tensor) -> Tensor:
-        """The senses (..., k) of words (...)."""
-        return self.head.senses.slots[tokens]
-
-    def vectors(self, own: Tensor) -> Tensor:
-        """Their vectors (..., k, d)."""
-        return own_vectors(self.head.senses.vectors, own, self.padding_sense())
+    def gather(self, tokens: Tensor) -> Gathered:
+        """What the words (...) are made of; once for all steps, as its backward pass fills a whole table."""
+        table = self.head.senses
+        own, theta = table.slots[tokens], table.theta
+        vectors = own_vectors(table.vectors, own, self.padding_sense())
+        return Gathered(own, vectors, None if theta is None else theta[own.clamp_min(0)])
 
     def padding_sense(self) -> Optional[int]:
         """The sense of the padding word; looked up again only when the map has changed, as it waits for the device."""
@@ -42,32 +68,39 @@ class SenseInput(nn.Module):
             self._padding_sense = slots, None if self.padding_idx is None else int(slots[self.padding_idx, 0])
         return self._padding_sense[1]
 
-    def prior(self, own: Tensor) -> Tensor:
+    def prior(self, words: Gathered) -> Tensor:
         """Weights (..., k) where nothing is known of the context."""
-        return usage_weights(self.head.statistics.usage, own)
+        return usage_weights(self.head.statistics.usage, words.own)
 
-    def posterior(self, contexts: Tensor, own: Tensor, own_w: Tensor) -> Tensor:
+    def posterior(self, contexts: Tensor, words: Gathered) -> Tensor:
         """Weights (..., k) from the contexts (..., d) that were asked to predict the words."""
-        table = self.head.senses
-        return posterior_weights(contexts, own_w, table.theta, own, table.kernel)
+        return posterior_weights(contexts, words.vectors, words.theta, words.own, self.head.senses.kernel)
 
     @contextlib.contextmanager
-    def given(self, weights: Optional[Tensor] = None, contexts: Optional[Tensor] = None) -> Iterator[None]:
-        """Within this context words are weighted by ``weights`` (..., k), or by the posterior given ``contexts``."""
-        self._weights, self._contexts = weights, contexts
+    def given(
+        self,
+        words: Optional[Gathered] = None,
+        weights: Optional[Tensor] = None,
+        contexts: Optional[Tensor] = None,
+    ) -> Iterator[None]:
+        """Within this context the ``words`` are gathered already, if there are any.
+
+        They are weighted by ``weights`` (..., k), by the posterior given ``contexts`` (..., d), or by usage.
+        """
+        self._given = words, weights, contexts
         try:
             yield
         finally:
-            self._weights = self._contexts = None
+            self._given = None, None, None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(...) → (..., d)."""
-        own = self.own(tokens)
-        own_w = self.vectors(own)
-        weights = self._weights
+        words, weights, contexts = self._given
+        if words is None:
+            words = self.gather(tokens)
         if weights is None:
-            weights = self.prior(own) if self._contexts is None else self.posterior(self._contexts, own, own_w)
-        return weighted(weights, own_w)
+            weights = self.prior(words) if contexts is None else self.posterior(contexts, words)
+        return weighted(weights, words.vectors)
 
     def extra_repr(self) -> str:
         """What print(model) shows."""

@@ -110,7 +110,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         vectors, own_slots = self.senses.vectors, self.senses.slots[target]
         log_prob, sense_log_prob = found.log_prob.detach(), found.sense_log_prob
 
-        def count(by_loss: Tensor) -> None:
+        def count(by_loss: Optional[Tensor]) -> None:
             # Whoever throws gradients away (a skipped update, too little memory) throws these counts away: no gradient
             # yet means that a new update begins.
             anew = vectors.requires_grad and vectors.grad is None

@@ -56,6 +56,7 @@ class SenseStatistics(nn.Module):
         self.register_buffer("decay", torch.tensor(decay))
         self.register_buffer("updates", torch.tensor(0))  # that have been counted
         self.register_buffer("moves", torch.tensor(0))  # of senses, in all
+        self.in_use = False  # whether training goes through a loss that counts; the same on every worker
         self._waiting: Optional[Tensor] = None  # the flat tensor of Counts
         self._beta = decay  # of this run: reading the buffer would wait for the device
 
@@ -66,14 +67,17 @@ class SenseStatistics(nn.Module):
         own_slots: Tensor,
         target: Tensor,
         weight: Optional[Tensor],
-        by_loss: Tensor,
+        by_loss: Optional[Tensor],
         anew: bool,
     ) -> None:
         """Add a batch to what waits for the next update, or begin ``anew``; nothing waits for the device.
 
         ``log_prob``, ``target``, ``weight`` (tokens,), ``sense_log_prob`` and ``own_slots`` (tokens, k). Tokens of
-        weight 0 (padding) do not count, and none do if the loss has no gradient: ``by_loss`` () is 0.
+        weight 0 (padding) do not count, and none do if the loss has no gradient: ``by_loss`` () is 0 or None.
         """
+        self.in_use = True
+        if by_loss is None:  # the log-probabilities were differentiated, and not the loss
+            return
         if self._waiting is None or self._waiting.device != log_prob.device:
             self._waiting = torch.zeros(3 * self.n_words + self.n_senses, device=log_prob.device)
         elif anew:
@@ -93,11 +97,6 @@ class SenseStatistics(nn.Module):
         if self._waiting is not None:
             self._waiting.zero_()
 
-    @property
-    def has_counted(self) -> bool:
-        """Whether anything was ever counted in this process."""
-        return self._waiting is not None
-
     @torch.no_grad()
     def update(self, sum_over_workers: Optional[Callable[[Tensor], object]] = None) -> None:
         """Take in what waits, after an update of the parameters: Eqs. 12 and 13, sums over the tokens of all workers.
@@ -105,7 +104,9 @@ class SenseStatistics(nn.Module):
         As printed, log P has no β on its second term: it is a discounted sum, which frequent words that are badly
         predicted pull down fastest.
         """
-        if self._waiting is None:  # a worker that saw no token, as another may have done
+        if (
+            self._waiting is None
+        ):  # nothing here, as it ran out of memory, say; other workers wait to sum up all the same
             self._waiting = torch.zeros(3 * self.n_words + self.n_senses, device=self.usage.device)
         if sum_over_workers is not None:
             sum_over_workers(self._waiting)

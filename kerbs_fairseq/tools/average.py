@@ -26,9 +26,10 @@ def stop(reason: str) -> NoReturn:
     sys.exit(f"{NAME}: {reason}")
 
 
-def order(path: Path) -> tuple[int, ...]:
-    """The numbers in the name of a checkpoint: checkpoint9.pt comes before checkpoint10.pt."""
-    return tuple(int(n) for n in re.findall(r"\d+", path.stem))
+def order(path: Path) -> tuple[float, ...]:
+    """By epoch and update: checkpoint_9_300.pt, checkpoint9.pt (the end of the epoch), checkpoint_10_400.pt."""
+    epoch, *update = (int(n) for n in re.findall(r"\d+", path.stem))
+    return (epoch, *update) if update else (epoch, float("inf"))
 
 
 def chosen(inputs: list[Path], last: Optional[int]) -> list[Path]:
@@ -81,6 +82,8 @@ def difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> Optional[s
                 "vectors is no vector of either. Average checkpoints from after the last move (from where "
                 "--kerbs-reallocate-every 0 goes on, the map stays), or train with --store-ema, which follows the moves"
             )
+        if not value.is_floating_point() and STATISTICS not in name and not torch.equal(value, other[name]):
+            return f"they are different models: {name} differs"
     return None
 
 
