@@ -50,6 +50,15 @@ def test_event_every_q_updates_after_the_warm_up(pairs: Path, caplog: pytest.Log
     assert " → " in line
 
 
+@pytest.mark.parametrize(
+    ("every", "after", "until", "expected"),
+    [(2, 3, 0, [4, 6, 8, 10]), (2, 0, 6, [2, 4, 6]), (3, 5, 9, [6, 9]), (0, 0, 0, []), (1, 9, 0, [9, 10])],
+)
+def test_when_senses_move(every: int, after: int, until: int, expected: list[int]) -> None:
+    plan = reallocation.Reallocation(every, after, until, None, "paper", "keep", None, 1)
+    assert [update for update in range(1, 11) if plan.is_time(update)] == expected
+
+
 def test_never(pairs: Path) -> None:
     run = make(pairs, "--kerbs-reallocate-every 0")
     training = trainer(run)
@@ -338,6 +347,8 @@ def test_other_kernels_move_too(pairs: Path, kernel: str) -> None:
     [
         ("--kerbs-reallocate-every -1", "--kerbs-reallocate-every -1: a number of updates, or 0 for never"),
         ("--kerbs-reallocate-after -1", "--kerbs-reallocate-after -1: a number of updates"),
+        ("--kerbs-reallocate-until 10", "--kerbs-reallocate-until 10: not before --kerbs-reallocate-after"),
+        ("--kerbs-reallocate-until -1 --kerbs-reallocate-after 0", "--kerbs-reallocate-until -1: not before"),
         ("--kerbs-decay 0", "the decay β of the statistics is 0: it must lie between 0 and 1"),
         ("--kerbs-decay 1", "the decay β of the statistics is 1"),
         ("--kerbs-threshold 0.5", "--kerbs-threshold 0.5: log P is never above 0"),

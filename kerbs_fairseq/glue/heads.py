@@ -96,7 +96,14 @@ WITHOUT_EFFECT = (
     (
         "kerbs_reallocate_every",
         "0",
-        ("kerbs_reallocate_after", "kerbs_threshold", "kerbs_strategy", "kerbs_moved_vector", "kerbs_move_log"),
+        (
+            "kerbs_reallocate_after",
+            "kerbs_reallocate_until",
+            "kerbs_threshold",
+            "kerbs_strategy",
+            "kerbs_moved_vector",
+            "kerbs_move_log",
+        ),
     ),
     ("kerbs_strategy", "released", ("kerbs_threshold", "kerbs_moved_vector")),
 )

@@ -56,6 +56,9 @@ class KerbsOptions(FairseqDataclass):
     kerbs_reallocate_after: int = field(
         default=1000, metadata={"help": "no sense moves before this many updates have been made"}
     )
+    kerbs_reallocate_until: int = field(
+        default=0, metadata={"help": "no sense moves after this many updates, so that all can settle; 0: no end"}
+    )
     kerbs_decay: float = field(
         default=0.01, metadata={"help": "beta, how fast the statistics of words and senses forget, between 0 and 1"}
     )

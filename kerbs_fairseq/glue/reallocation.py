@@ -36,6 +36,7 @@ class Reallocation:
 
     every: int
     after: int
+    until: int
     threshold: Optional[float]
     strategy_name: str
     moved_vector: str
@@ -52,11 +53,17 @@ class Reallocation:
             refuse(f"--kerbs-reallocate-every {args.kerbs_reallocate_every}: a number of updates, or 0 for never")
         if args.kerbs_reallocate_after < 0:
             refuse(f"--kerbs-reallocate-after {args.kerbs_reallocate_after}: a number of updates, at least 0")
+        if args.kerbs_reallocate_until and args.kerbs_reallocate_until < max(1, args.kerbs_reallocate_after):
+            refuse(
+                f"--kerbs-reallocate-until {args.kerbs_reallocate_until}: not before --kerbs-reallocate-after "
+                f"({args.kerbs_reallocate_after}), or 0 for no end"
+            )
         if args.kerbs_threshold is not None and not args.kerbs_threshold <= 0:
             refuse(f"--kerbs-threshold {args.kerbs_threshold:g}: log P is never above 0, so a threshold is 0 or less")
         return cls(
             every=args.kerbs_reallocate_every,
             after=args.kerbs_reallocate_after,
+            until=args.kerbs_reallocate_until,
             threshold=args.kerbs_threshold,
             strategy_name=args.kerbs_strategy,
             moved_vector=str(args.kerbs_moved_vector),
@@ -80,11 +87,17 @@ class Reallocation:
         if vectors.requires_grad and vectors.grad is None:  # thrown away: this worker ran out of memory half-way
             head.statistics.forget_waiting()
         head.statistics.update(sum_over_workers if workers() > 1 else None)
-        if self.every and update >= self.after and update % self.every == 0:
+        if self.is_time(update):
             self.reallocate(decoder, optimizer, update)
         if not self.shown or update % (self.every or SUMMARY_EVERY) == 0:
             self.shown = summary(head, self.moved_at_last_event)
         log(self.shown)
+
+    def is_time(self, update: int) -> bool:
+        """Whether senses move after this update."""
+        if not self.every or update % self.every:
+            return False
+        return update >= self.after and (not self.until or update <= self.until)
 
     def begin(self, decoder: Any, optimizer: Any, update: int) -> None:
         """Before anything is done in this process: refuse what cannot work, say what will not."""
