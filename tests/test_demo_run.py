@@ -23,7 +23,7 @@ def test_demo_prints_its_table(tmp_path: Path) -> None:
     assert 2 < result["valid_ppl"] < 360
     assert "tok:none" in result["signature"]
     assert re.search(r"^true senses +words +has 1 +has 2", done.stdout, re.M)
-    assert re.search(r"^rank correlation -?\d\.\d\d$", done.stdout, re.M)
+    assert re.search(r"^rank correlation -?\d\.\d\d, without grammar words -?\d\.\d\d$", done.stdout, re.M)
     assert stock["truth_correlation"] is None
     assert -1 < result["truth_correlation"] < 1
 

@@ -26,13 +26,13 @@ MARK = "kerbs-demo.json"  # says that a folder was written by this command, and 
 
 @dataclass(frozen=True)
 class Model:
-    """A fairseq architecture with its options, how long it is trained, and how often its senses move."""
+    """A fairseq architecture with its options, how long it is trained, and when its senses move."""
 
     name: str
     epochs: int
     architecture: str
     options: str
-    reallocate_every: int = 100
+    moves: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Head:
 # Few senses to spare, and moves from early on: the demo is a few hundred updates long, and its truth is known.
 MOVES = (
     "--kerbs-senses 1.5 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-moved-vector split "
-    "--kerbs-reallocate-after 20 --kerbs-decay 0.05 --kerbs-reallocate-every"
+    "--kerbs-reallocate-after 20 --kerbs-decay 0.05"
 )
 HEADS = (
     Head("softmax", "", "cross_entropy"),
@@ -65,7 +65,7 @@ MODELS = (
         "transformer_iwslt_de_en",
         "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 96 --decoder-embed-dim 96 "
         "--encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 1000",
-        reallocate_every=1,
+        "--kerbs-reallocate-every 1 --kerbs-reallocate-until 400",
     ),
     Model(
         "lstm",
@@ -73,7 +73,7 @@ MODELS = (
         "lstm",
         "--encoder-bidirectional --encoder-embed-dim 96 --decoder-embed-dim 96 --decoder-out-embed-dim 96 "
         "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 5e-3 --clip-norm 1 --max-tokens 600",
-        reallocate_every=4,
+        "--kerbs-reallocate-every 4 --kerbs-reallocate-until 600",
     ),
 )
 
@@ -89,7 +89,9 @@ class Result:
     bleu: float = 0.0
     seconds: float = 0.0
     signature: str = ""
-    truth_correlation: Optional[float] = None  # of the senses that words have with those that they should have
+    # of the senses that words have with those that they should have; over all words, and without grammar words
+    truth_correlation: Optional[float] = None
+    content_correlation: Optional[float] = None
 
     @property
     def name(self) -> str:
@@ -121,9 +123,9 @@ class TrainingWatch:
             )
 
 
-def say(text: str) -> None:
+def say(text: str, end: str = "\n") -> None:
     """Print at once, also into a pipe."""
-    print(text, flush=True)
+    print(text, end=end, flush=True)
 
 
 def show(command: list[str]) -> list[str]:
@@ -149,7 +151,7 @@ def train(
     command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir()]
     command += ["--arch", head.prefix + model.architecture, "--criterion", head.criterion, *model.options.split()]
     if head.options:
-        command += [*head.options.split(), str(model.reallocate_every)]
+        command += [*head.options.split(), *model.moves.split()]
     command += [*OPTIMISATION.split(), "--max-epoch", str(epochs), "--seed", str(seed), "--save-dir", str(save)]
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
     commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
@@ -210,11 +212,14 @@ def compare_with_truth(folder: Path, results: list[Result]) -> None:
         if result.head == "kerbs":
             checkpoint = folder / f"{result.model}-{result.head}" / "checkpoint_best.pt"
             found = found_senses(checkpoint, folder / "data" / "dict.tgt.txt")
-            comparison = Comparison.of(true_senses(truth), found)
-            result.truth_correlation = comparison.correlation
+            true, kinds = true_senses(truth), kinds_of_words(truth)
+            comparison = Comparison.of(true, found)
+            content = Comparison.of({word: n for word, n in true.items() if kinds[word] != "grammar"}, found)
+            result.truth_correlation, result.content_correlation = comparison.correlation, content.correlation
             say(f"\n{result.name}: senses that words have, by how many they should have; random at the start")
-            say(f"{comparison.table()}\nrank correlation {comparison.correlation:.2f}")
-            means = means_by_kind(found, kinds_of_words(truth))
+            say(f"{comparison.table()}\nrank correlation {comparison.correlation:.2f}", end="")
+            say(f", without grammar words {content.correlation:.2f}")
+            means = means_by_kind(found, kinds)
             say(f"mean by kind of word: {', '.join(f'{kind} {mean:.2f}' for kind, mean in means.items())}")
 
 
