@@ -89,6 +89,16 @@ def pairs(once, corpus: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def joined(once, corpus: Path) -> Path:
+    """The translation corpus with one dictionary for both sides, as shared embeddings need it."""
+    prefixes = " ".join(f"--{split}pref {corpus}/parallel/{split}" for split in ("train", "valid"))
+    return once(
+        "joined",
+        lambda to: run(f"fairseq-preprocess -s src -t tgt {prefixes} --joined-dictionary --destdir {to}"),
+    )
+
+
+@pytest.fixture(scope="session")
 def text(once, corpus: Path) -> Path:
     """The monolingual corpus, binarised for language models."""
     prefixes = " ".join(f"--{split}pref {corpus}/mono/{split}.txt" for split in ("train", "valid", "test"))

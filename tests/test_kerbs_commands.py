@@ -102,21 +102,25 @@ def test_ensemble_of_kerbs_mos_and_softmax(pairs: Path, kerbs: Path, transformer
     assert len(re.findall(r"^H-\d+\t", generate(pairs, models, "--beam 3"), re.M)) == 60
 
 
-def test_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, kerbs: Path, tmp_path: Path) -> None:
-    out = generate(pairs, kerbs / "checkpoint_best.pt", "--beam 5 --max-len-b 12")
+def assert_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, checkpoint: Path, scratch: Path) -> None:
+    out = generate(pairs, checkpoint, "--beam 5 --max-len-b 12")
     found = {int(n): (float(score), text) for n, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", out, re.M)}
-    (tmp_path / "test.tgt").write_text("".join(found[i][1] + "\n" for i in range(60)))
-    (tmp_path / "test.src").write_text((corpus / "parallel" / "test.src").read_text())
+    (scratch / "test.tgt").write_text("".join(found[i][1] + "\n" for i in range(60)))
+    (scratch / "test.src").write_text((corpus / "parallel" / "test.src").read_text())
     run(
-        f"fairseq-preprocess -s src -t tgt --testpref {tmp_path}/test --destdir {tmp_path}/data "
+        f"fairseq-preprocess -s src -t tgt --testpref {scratch}/test --destdir {scratch}/data "
         f"--srcdict {pairs}/dict.src.txt --tgtdict {pairs}/dict.tgt.txt"
     )
-    forced = generate(tmp_path / "data", kerbs / "checkpoint_best.pt", "--score-reference")
+    forced = generate(scratch / "data", checkpoint, "--score-reference")
     scores = {int(n): float(score) for n, score in re.findall(r"^H-(\d+)\t(\S+)\t", forced, re.M)}
     ended = [n for n in found if len(found[n][1].split()) < 12]
-    assert len(ended) > 30
+    assert len(ended) > 8
     for number in ended:
         assert scores[number] == pytest.approx(found[number][0], abs=2e-4), found[number]
+
+
+def test_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, kerbs: Path, tmp_path: Path) -> None:
+    assert_beam_scores_are_those_of_forced_decoding(pairs, corpus, kerbs / "checkpoint_best.pt", tmp_path)
 
 
 def test_interactive(pairs: Path, corpus: Path, kerbs: Path) -> None:

@@ -5,7 +5,6 @@ from typing import Any, Optional
 
 import pytest
 import torch
-from conftest import run as run_command
 from inprocess import ARCHITECTURES, LANGUAGE_MODELS, SMALL, Run, batch, generator_options, log_probs, prepare, search
 from torch import Tensor, nn
 
@@ -17,16 +16,6 @@ FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCH
 RECURRENT = ("lstm", "lstm_lm", "gru_lm")
 tied = pytest.mark.parametrize("choice", ["usage", "posterior"])
 families = pytest.mark.parametrize("base", FAMILIES)
-
-
-@pytest.fixture(scope="session")
-def joined(once, corpus: Path) -> Path:
-    """The translation corpus with one dictionary for both sides, as BART needs it."""
-    prefixes = " ".join(f"--{split}pref {corpus}/parallel/{split}" for split in ("train", "valid"))
-    return once(
-        "joined",
-        lambda to: run_command(f"fairseq-preprocess -s src -t tgt {prefixes} --joined-dictionary --destdir {to}"),
-    )
 
 
 @pytest.fixture

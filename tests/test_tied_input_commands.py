@@ -1,13 +1,12 @@
 """Inputs made of senses, from the command line, together with moving senses: resume, two processes, beams, mistakes."""
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, train
 from test_distributed_commands import by_two
-from test_kerbs_commands import generate, refused, twin, weights
+from test_kerbs_commands import assert_beam_scores_are_those_of_forced_decoding, refused, twin, weights
 from test_reallocation_commands import MAP, MOVING
 
 pytestmark = pytest.mark.e2e
@@ -44,21 +43,7 @@ def test_two_processes_equal_one(pairs: Path, tmp_path: Path, model: str, backen
 @pytest.mark.parametrize("model", [SMALL_LSTM, SMALL_TRANSFORMER], ids=["lstm", "transformer"])
 def test_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, tmp_path: Path, model: str) -> None:
     train(pairs, twin(model), tmp_path, f"{POSTERIOR} --max-update 40")
-    checkpoint = tmp_path / "checkpoint_last.pt"
-    out = generate(pairs, checkpoint, "--beam 5 --max-len-b 12")
-    found = {int(n): (float(score), text) for n, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", out, re.M)}
-    (tmp_path / "test.tgt").write_text("".join(found[i][1] + "\n" for i in range(60)))
-    (tmp_path / "test.src").write_text((corpus / "parallel" / "test.src").read_text())
-    run(
-        f"fairseq-preprocess -s src -t tgt --testpref {tmp_path}/test --destdir {tmp_path}/data "
-        f"--srcdict {pairs}/dict.src.txt --tgtdict {pairs}/dict.tgt.txt"
-    )
-    forced = generate(tmp_path / "data", checkpoint, "--score-reference")
-    scores = {int(n): float(score) for n, score in re.findall(r"^H-(\d+)\t(\S+)\t", forced, re.M)}
-    ended = [n for n in found if len(found[n][1].split()) < 12]
-    assert len(ended) > 8
-    for number in ended:
-        assert scores[number] == pytest.approx(found[number][0], abs=2e-4), found[number]
+    assert_beam_scores_are_those_of_forced_decoding(pairs, corpus, tmp_path / "checkpoint_last.pt", tmp_path)
 
 
 def test_mistakes_get_one_line(pairs: Path, tmp_path: Path) -> None:
