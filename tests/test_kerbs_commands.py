@@ -249,8 +249,7 @@ def test_checkpoint_that_does_not_fit(pairs: Path, kerbs: Path, transformer: Pat
     refused(again(transformer, "--arch kerbs_", KERBS), "the checkpoint is of a model with another output layer")
 
 
-@pytest.mark.parametrize("prefix", ["kerbs", "mos"])
-@pytest.mark.parametrize("side", ["src", "tgt"])
+@pytest.mark.parametrize(("prefix", "side"), [("kerbs", "src"), ("mos", "tgt")])
 def test_checkpoint_with_another_dictionary(pairs: Path, tmp_path: Path, prefix: str, side: str) -> None:
     model = twin(SMALL_TRANSFORMER, prefix)
     criterion = "--criterion kerbs_cross_entropy" if prefix == "kerbs" else ""

@@ -3,11 +3,10 @@
 A run that was interrupted and resumed leaves the same table as one that was not.
 """
 
-import csv
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from kerbs_fairseq.glue.refusal import refuse
 
@@ -32,27 +31,35 @@ class MoveLog:
     def begin(self, update: int) -> None:
         """At the start of a process that goes on from ``update`` updates: what was written of later ones goes."""
         try:
-            kept = self._rows_until(update)
-            whole = "".join(self._line(row) for row in (Row._fields, *kept))
-            beside = self.path.with_name(self.path.name + ".new")
-            beside.write_text(whole, encoding="utf-8")
+            rows = self._rows()
+        except OSError as error:
+            self._refuse_to_write(error)
+        except ValueError:
+            refuse(f"--kerbs-move-log {self.path} is there already and is no table of moves: choose another file")
+        if rows and update == 0:
+            refuse(f"--kerbs-move-log {self.path} has the moves of another run: choose another file, or remove it")
+        kept = [row for row in rows if int(row[0]) <= update]
+        beside = self.path.with_name(self.path.name + ".new")
+        try:
+            beside.write_text("".join(self._line(row) for row in (Row._fields, *kept)), encoding="utf-8")
             os.replace(beside, self.path)
         except OSError as error:
-            refuse(f"--kerbs-move-log {self.path} cannot be written: {error.strerror or error}")
-        except (ValueError, csv.Error):
-            refuse(f"--kerbs-move-log {self.path} is there already and is no table of moves: choose another file")
+            self._refuse_to_write(error)
 
-    def _rows_until(self, update: int) -> list[list[str]]:
+    def _rows(self) -> list[list[str]]:
+        """What is there; a ValueError if that is not a table of moves. Half a line, of a killed run, is left out."""
         if not self.path.exists():
             return []
-        text = self.path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]  # a run that was killed may have left half a line
-        rows = list(csv.reader(whole.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
-        if (text and not rows) or (rows and rows[0] != list(Row._fields)):
+        head, *lines = self.path.read_text(encoding="utf-8").split("\n")
+        if head != "\t".join(Row._fields) or not lines:
             raise ValueError("no table of moves")
-        if len(rows) > 1 and update == 0:
-            refuse(f"--kerbs-move-log {self.path} has the moves of another run: choose another file, or remove it")
-        return [row for row in rows[1:] if len(row) == len(Row._fields) and int(row[0]) <= update]
+        rows = [line.split("\t") for line in lines[:-1]]
+        if not all(len(row) == len(Row._fields) and row[0].isdigit() for row in rows):
+            raise ValueError("no table of moves")
+        return rows
+
+    def _refuse_to_write(self, error: OSError) -> NoReturn:
+        refuse(f"--kerbs-move-log {self.path} cannot be written: {error.strerror or error}")
 
     @staticmethod
     def _line(row: Iterable[Any]) -> str:
@@ -64,4 +71,4 @@ class MoveLog:
             with self.path.open("a", encoding="utf-8") as file:
                 file.writelines(self._line(row) for row in rows)
         except OSError as error:
-            refuse(f"--kerbs-move-log {self.path} cannot be written: {error.strerror or error}")
+            self._refuse_to_write(error)
