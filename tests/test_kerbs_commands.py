@@ -64,7 +64,7 @@ def test_two_processes_equal_one(pairs: Path, tmp_path: Path, model: str, backen
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one.keys() == two.keys()
     for name in one:
-        torch.testing.assert_close(two[name], one[name], rtol=0, atol=1e-4, msg=name)
+        torch.testing.assert_close(two[name], one[name], rtol=1e-5, atol=1e-4, msg=name)
 
 
 def test_resumed_training_equals_uninterrupted_training(pairs: Path, tmp_path: Path) -> None:

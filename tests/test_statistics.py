@@ -116,7 +116,7 @@ def test_evaluation_is_not_counted() -> None:
     with torch.no_grad():
         module.loss(*batch(1))
     module.eval().loss(*batch(1))[0].backward()
-    assert not module.statistics.has_counted
+    assert not module.statistics.in_use
 
 
 def test_a_forward_pass_that_is_thrown_away_is_not_counted() -> None:
