@@ -13,7 +13,6 @@ from inprocess import Run, batch, prepare, trainer
 from kerbs_fairseq.allocation import policy
 from kerbs_fairseq.allocation.policy import Move
 from kerbs_fairseq.glue import reallocation
-from kerbs_fairseq.glue.move_log import MoveLog
 from kerbs_fairseq.glue.rows import Rows
 
 KERBS = "--arch kerbs_lstm --criterion kerbs_cross_entropy --optimizer adam --lr 0.01 --kerbs-theta-init 0.3"
@@ -314,27 +313,6 @@ def test_a_model_is_built_without_the_strategy_it_was_trained_with(pairs: Path) 
     assert run.criterion(run.model.eval(), batch(run))[0] > 0
     with pytest.raises(ValueError, match="--kerbs-strategy mine: there are idle, paper, released"):
         update(trainer(run), run, 1)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot be written"),  # a folder
-        (b"precious\n", "is no table of moves: choose another file"),
-        (b"\xff\xfe\n\x00", "is no table of moves: choose another file"),
-        (b"no end of line", "is no table of moves: choose another file"),
-    ],
-)
-def test_other_peoples_files_are_not_taken_for_a_move_log(tmp_path: Path, content: Any, message: str) -> None:
-    path = tmp_path / "moves"
-    if content is None:
-        path.mkdir()
-    else:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        MoveLog(str(path)).begin(7)
-    assert path.is_dir() if content is None else path.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_stock_criterion_trains_and_says_that_senses_stay(pairs: Path, caplog: pytest.LogCaptureFixture) -> None:
