@@ -1,12 +1,13 @@
 """KerBS as an output layer, with the interface of ``torch.nn.AdaptiveLogSoftmaxWithLoss``."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.fused import Loss, chunk_size, fused_loss
+from kerbs_fairseq.functional.decode import WordScorer
+from kerbs_fairseq.functional.fused import Loss, fused_loss
 from kerbs_fairseq.functional.initial import initial_senses, initial_vectors, map_of
 from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.functional.reference import reference_loss
@@ -77,6 +78,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         )
         self.statistics = SenseStatistics(n_words, len(vectors), decay)
         self.in_features, self.chunk, self.reference = in_features, chunk, reference
+        self._kept: tuple[Optional[WordScorer], Optional[list[tuple[int, int]]]] = (None, None)
 
     @property
     def n_words(self) -> int:
@@ -121,17 +123,33 @@ class KernelizedBayesianSoftmax(nn.Module):
     def log_prob(self, input: Tensor) -> Tensor:
         """log P of every word: ``input`` (..., d) → (..., words)."""
         table = self.senses
-        rows = input.reshape(-1, input.size(-1))
-        # gradients need all scores; without them they come and go chunk by chunk
-        keep = torch.is_grad_enabled() or self.reference
-        size = max(len(rows), 1) if keep else self.chunk or chunk_size(len(table.vectors), rows.device)
-        theta = table.theta
-        parts = [
-            word_log_probs(sense_scores(part, table.vectors, theta, table.kernel), table.slots)
-            for part in rows.split(size)
-        ]
-        joined = torch.cat(parts) if parts else rows.new_empty(0, self.n_words)
-        return joined.reshape(*input.shape[:-1], self.n_words)
+        rows = input.reshape(-1, self.in_features)
+        if torch.is_grad_enabled() or self.reference:  # gradients need all scores
+            scores = sense_scores(rows, table.vectors, table.theta, table.kernel)
+            found = word_log_probs(scores, table.slots)
+        else:
+            found = self.word_scorer()(rows, self.chunk)
+        return found.reshape(*input.shape[:-1], self.n_words)
+
+    def word_scorer(self) -> WordScorer:
+        """For the senses as they are now; kept while evaluating, until a parameter or the map changes."""
+        table, parameters = self.senses, list(self.senses.parameters())
+        kept, state = self._kept
+        countable = not any(p.is_inference() for p in parameters)  # an inference tensor does not count its changes
+        now = [(p.data_ptr(), p._version) for p in parameters] if countable and not self.training else None
+        if kept is not None and now == state and kept.slots is table.slots:
+            return kept
+        scorer = WordScorer(table.vectors, table.theta, table.slots, table.kernel)
+        self._kept = (scorer, now) if now is not None else (None, None)
+        return scorer
+
+    def train(self, mode: bool = True) -> "KernelizedBayesianSoftmax":
+        """Also forget what was kept for evaluating: optimizers write to parameters behind their counters of changes."""
+        self._kept = None, None
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": (None, None)}  # a copy has parameters of its own
 
     def predict(self, input: Tensor) -> Tensor:
         """The most probable word: ``input`` (..., d) → (...)."""

@@ -1,0 +1,172 @@
+"""The compiled passes: against the plain ones in float64, on sizes that fill whole blocks; and how they come about."""
+
+import logging
+import math
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kerbs_fairseq.functional import native
+from kerbs_fairseq.functional.decode import WordScorer
+from kerbs_fairseq.functional.fused import fused_loss
+from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
+from kerbs_fairseq.functional.words import slots_of, word_log_probs
+
+needs_compiler = pytest.mark.skipif(native.native().library is None, reason=native.native().reason)
+
+
+def solve(
+    h: Tensor, w: Tensor, theta: Tensor, slots: Tensor, target: Tensor, kernel: str, smoothing: float
+) -> list[Tensor]:
+    """Loss, log P and the gradients by features, vectors and θ."""
+    inputs = [x.detach().clone().requires_grad_() for x in (h, w, theta)]
+    t = None if kernel == "dot" else inputs[2]
+    loss, log_prob, _ = fused_loss(inputs[0], inputs[1], t, slots, target, kernel=kernel, smoothing=smoothing, chunk=7)
+    loss.backward()
+    return [loss.detach(), log_prob.detach()] + [x.grad for x in inputs if x.grad is not None]
+
+
+@needs_compiler
+@given(
+    n=st.integers(1, 20),
+    V=st.sampled_from([1, 170, 171, 400, 511, 512, 513, 1100]),
+    kernel=st.sampled_from(KERNELS),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    size=st.sampled_from([1e-3, 1.0, 30.0]),
+    spread=st.sampled_from([0.0, 1e-8, 0.1, 4.0]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=120, deadline=None)
+def test_they_agree_with_plain_float64(
+    n: int, V: int, kernel: str, smoothing: float, size: float, spread: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.cat([torch.arange(V), torch.randint(0, V, (2 * V,), generator=generator)])
+    words = words[torch.randperm(len(words), generator=generator)]
+    slots = slots_of(words, V, int(words.bincount().max()))
+    h = torch.randn(n, 6, generator=generator) * size
+    w = torch.randn(len(words), 6, generator=generator)
+    theta = (torch.randn(len(words), generator=generator) * spread).clamp(-8, 8)
+    theta = -theta.abs().clamp_min(math.exp(-5)) if kernel == "released" else theta
+    target = torch.randint(0, V, (n,), generator=generator)
+    found = solve(h, w, theta, slots, target, kernel, smoothing if V > 1 else 0.0)
+    exact = solve(h.double(), w.double(), theta.double(), slots, target, kernel, smoothing if V > 1 else 0.0)
+    for f, e in zip(found, exact):
+        assert float((f - e).abs().max()) <= 2e-5 * max(float(e.abs().max()), size / 10, 0.1)
+    t = None if kernel == "dot" else theta
+    log_probs = WordScorer(w, t, slots, kernel)(h)
+    wide = word_log_probs(sense_scores(h.double(), w.double(), None if t is None else t.double(), kernel), slots)
+    torch.testing.assert_close(log_probs.double(), wide, rtol=1e-5, atol=2e-5 * max(1.0, size))
+    torch.testing.assert_close(log_probs.exp().sum(1), torch.ones(n), rtol=0, atol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("where", ["features", "vectors", "theta"])
+def test_nan_is_not_lost(where: str) -> None:
+    """Training in half precision recognises an overflow by it."""
+    inputs = {"features": torch.randn(3, 4), "vectors": torch.randn(1500, 4), "theta": torch.randn(1500)}
+    inputs[where].flatten()[7] = torch.nan
+    slots, target = slots_of(torch.arange(1500) % 500, 500, 3), torch.tensor([7, 8, 9])
+    for smoothing in (0.0, 0.1):
+        assert fused_loss(*inputs.values(), slots, target, smoothing=smoothing).loss.isnan()
+    scorer = WordScorer(inputs["vectors"], inputs["theta"], slots, "paper")
+    assert scorer(inputs["features"]).isnan().any()
+
+
+# --- compiling
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty cache."""
+    monkeypatch.setenv("KERBS_CACHE", str(tmp_path / "cache"))
+    native.native.cache_clear()
+    yield tmp_path / "cache"
+    monkeypatch.undo()
+    native.native.cache_clear()
+
+
+def small_loss() -> Tensor:
+    torch.manual_seed(0)
+    slots, target = slots_of(torch.arange(6) % 2, 2, 3), torch.tensor([0, 1])
+    return fused_loss(torch.randn(2, 4), torch.randn(6, 4), torch.randn(6), slots, target).loss
+
+
+@needs_compiler
+def test_compiled_once_and_kept(fresh: Path) -> None:
+    small_loss()
+    (library,) = fresh.iterdir()
+    written = library.stat().st_mtime_ns
+    native.native.cache_clear()
+    small_loss()
+    assert [path.stat().st_mtime_ns for path in fresh.iterdir()] == [written]
+
+
+@needs_compiler
+def test_several_at_once_leave_one_whole_library(fresh: Path) -> None:
+    threads = [threading.Thread(target=native.compiled) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(fresh.iterdir())) == 1
+    assert native.native().library is not None
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return path
+
+
+def test_a_compiler_that_fails_is_named_and_torch_takes_over(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = small_loss()
+    cxx = script(tmp_path / "broken-c++", '[ "$1" = --version ] && exit 0; echo "cannot find crt1.o" >&2; exit 1')
+    monkeypatch.setenv("CXX", str(cxx))
+    native.native.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        torch.testing.assert_close(small_loss(), expected)
+        small_loss()
+    (record,) = (record for record in caplog.records if record.levelno == logging.WARNING)  # said once
+    assert "cannot find crt1.o" in record.getMessage()
+    assert "plain torch" in record.getMessage()
+    assert not list(fresh.glob("*/*.o"))
+
+
+def test_without_a_compiler_torch_takes_over(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    native.native.cache_clear()
+    assert native.native().library is None
+    assert "install" in native.native().reason
+    assert small_loss().isfinite()
+
+
+def test_it_can_be_switched_off(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERBS_NATIVE", "0")
+    native.native.cache_clear()
+    assert not native.is_native(torch.zeros(1))
+    assert small_loss().isfinite()
+    assert not fresh.exists()
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_replaced(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh.parent.joinpath("file").write_text("")
+    monkeypatch.setenv("KERBS_CACHE", str(fresh.parent / "file" / "below"))
+    native.native.cache_clear()
+    assert native.native().library is not None
+
+
+def test_only_float32_on_a_cpu_is_compiled() -> None:
+    assert not native.is_native(torch.zeros(1, dtype=torch.float64))
+    assert not native.is_native(torch.zeros(1, device="meta"))
