@@ -2,6 +2,7 @@
 # make test   all tests
 # make lint   ruff and mypy
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
+# make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
 # make setup  only the environment, in .venv; the others call it when it is missing or out of date
 #
 # PYTHON=python3.12 make ...  chooses the Python for a new .venv (3.10 or newer)
@@ -14,7 +15,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: help setup test test-install demo lint clean
+.PHONY: help setup test test-install demo bench lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -44,6 +45,9 @@ test-install: $(READY)
 
 demo: $(READY)
 	@$(BIN)/kerbs-demo $(ARGS)
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

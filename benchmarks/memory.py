@@ -1,15 +1,21 @@
-"""``python -m benchmarks.memory``: peak memory of the KerBS loss, forward and backward, against the table it avoids.
+"""``python -m benchmarks.memory``: peak memory of a training step under each head, and of the KerBS loss alone.
 
-Each case runs in a process of its own; the peak is what the process needed above its inputs, outputs and gradients
-not counted. The last column compares it with one (tokens, senses) table of float32.
+Each case runs in a process of its own. Of a whole model the peak is that of the process less what it held before it had
+a model; of the loss alone, what the process needed above its inputs, outputs and gradients, compared with the one
+(tokens, senses) table of float32 that it avoids.
 """
 
 import argparse
 import resource
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import timing
 
 CASES = ((1024, 60000), (8192, 20000), (8192, 60000))
+HEADS = ("softmax", "KerBS", "MoS")
 
 
 def peak() -> float:
@@ -17,8 +23,8 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def case(tokens: int, senses: int, features: int) -> None:
-    """Run one case and print the growth of the peak in MiB."""
+def loss_case(tokens: int, senses: int, features: int) -> float:
+    """Growth of the peak in MiB."""
     import torch
 
     from kerbs_fairseq.functional.fused import fused_loss
@@ -33,32 +39,60 @@ def case(tokens: int, senses: int, features: int) -> None:
     for x in (h, w, theta):
         x.requires_grad_()
     target = torch.randint(0, words, (tokens,))
-    fused_loss(h[:4], w, theta, slots, target[:4])[
-        0
-    ].backward()  # what is allocated once, by torch and by the gradients
+    fused_loss(h[:4], w, theta, slots, target[:4]).loss.backward()  # what torch and the gradients allocate once
     before = peak()
-    fused_loss(h, w, theta, slots, target)[0].backward()
-    print(peak() - before)
+    fused_loss(h, w, theta, slots, target).loss.backward()
+    return peak() - before
+
+
+def step_case(model: str, head: str, words: int, sentences: int, length: int) -> float:
+    """Peak of two training steps, in MiB above what was there before the model."""
+    import torch
+
+    from benchmarks import models
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = models.made_up_data(Path(name), words)
+        before = peak()
+        built = models.trainer(folder, model, head)
+    for number in range(2):
+        torch.manual_seed(number)
+        built.train_step([models.made_up_batch(words, sentences, length, model == "gru_lm")])
+    return peak() - before
+
+
+def in_its_own_process(*arguments: object) -> float:
+    """Run one case."""
+    command = [sys.executable, "-m", "benchmarks.memory", "--case", *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout.strip().splitlines()[-1])
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
-    parser.add_argument("--features", type=int, default=64, help="size of a feature vector")
-    parser.add_argument("--case", type=int, nargs=2, help=argparse.SUPPRESS)
+    """Print the tables."""
+    parser = timing.parser("memory", __doc__ or "", rounds=1)
+    parser.add_argument("--features", type=int, default=64, help="size of a feature vector of the loss alone (64)")
+    parser.add_argument("--words", type=int, default=10000)
+    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--length", type=int, default=20)
+    parser.add_argument("--case", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.case:
-        tokens, senses = args.case
-        case(tokens, senses, args.features)
+        kind, *rest = args.case
+        print(loss_case(*map(int, rest)) if kind == "loss" else step_case(*rest[:2], *map(int, rest[2:])))
         return
-    print(f"{'tokens':>8}{'senses':>8}{'peak MiB':>10}{'table MiB':>11}{'ratio':>8}", flush=True)
+    size = (args.words, args.sentences, args.length)
+    print(f"peak of a training step, {args.sentences} sentences of {args.length} words, {args.words} words", flush=True)
+    for model in ("transformer", "lstm"):
+        found = {head: in_its_own_process("step", model, head, *size) for head in HEADS}
+        cells = "".join(f"   {head} {mib:.0f} MiB ({mib / found['softmax']:.2f})" for head, mib in found.items())
+        print(f"  {model:<12}{cells}", flush=True)
+        timing.keep(args.results, "memory of a step", {"model": model, "size": size}, {"MiB": found})
+    print(f"peak of the loss\n{'tokens':>8}{'senses':>8}{'MiB':>10}{'table MiB':>11}{'ratio':>8}", flush=True)
     for tokens, senses in CASES:
-        command = [sys.executable, "-m", "benchmarks.memory", "--features", str(args.features)]
-        done = subprocess.run(
-            [*command, "--case", str(tokens), str(senses)], capture_output=True, text=True, check=True
-        )
-        grown, table = float(done.stdout), tokens * senses * 4 / 2**20
+        grown, table = in_its_own_process("loss", tokens, senses, args.features), tokens * senses * 4 / 2**20
         print(f"{tokens:8}{senses:8}{grown:10.1f}{table:11.1f}{grown / table:8.3f}", flush=True)
+        timing.keep(args.results, "memory of the loss", {"tokens": tokens, "senses": senses}, {"MiB": grown})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from test_kernel import COSINES, THETAS, exact_k, exact_slope, precision, relati
 from torch import Tensor
 
 from kerbs_fairseq.functional import native
-from kerbs_fairseq.functional.fused import chunk_size, fused_loss
+from kerbs_fairseq.functional.choice import chunk_size
+from kerbs_fairseq.functional.fused import fused_loss
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
 from kerbs_fairseq.functional.passes import Columns, bend
 from kerbs_fairseq.functional.reference import reference_loss

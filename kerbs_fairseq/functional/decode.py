@@ -5,9 +5,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.fused import chunk_size
+from kerbs_fairseq.functional.choice import chunk_size, passes
 from kerbs_fairseq.functional.kernel import at_least_float32, full_precision
-from kerbs_fairseq.functional.native import NativePasses, is_native
 from kerbs_fairseq.functional.passes import Columns, PlainPasses, Rows
 from kerbs_fairseq.functional.words import word_log_probs
 
@@ -24,8 +23,7 @@ class WordScorer:
         columns = None
         if theta is not None and kernel != "dot":
             columns = Columns.of(self.vectors, at_least_float32(theta.detach()))
-        kind = NativePasses if is_native(self.vectors) else PlainPasses
-        self.passes = kind(slots, columns, kernel, self.vectors)
+        self.passes = passes(slots, columns, kernel, self.vectors)
 
     @torch.no_grad()
     def __call__(self, features: Tensor, chunk: int = 0) -> Tensor:

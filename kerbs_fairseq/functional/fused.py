@@ -10,12 +10,9 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.choice import chunk_size, passes
 from kerbs_fairseq.functional.kernel import at_least_float32, check_kernel, full_precision
-from kerbs_fairseq.functional.native import is_native, passes
 from kerbs_fairseq.functional.passes import Columns, Rows, bend, by_length_and_theta
-
-CHUNK_ELEMENTS = {"native": 2**24, "cpu": 2**20}  # of D: what keeps the products fast; what stays in a CPU's cache
-CHUNK_ELEMENTS_ELSEWHERE = 2**26  # what keeps a GPU busy
 
 
 class Gradients(NamedTuple):
@@ -44,12 +41,6 @@ class Loss(NamedTuple):
     loss: Tensor
     log_prob: Tensor
     sense_log_prob: Tensor
-
-
-def chunk_size(vectors: Tensor) -> int:
-    """Tokens per chunk, for products with ``vectors`` (S, d): large enough to be fast, small enough to be cheap."""
-    where = "native" if is_native(vectors) else vectors.device.type
-    return max(16, CHUNK_ELEMENTS.get(where, CHUNK_ELEMENTS_ELSEWHERE) // max(len(vectors), 1))
 
 
 def epsilon_per_word(smoothing: float, n_words: int) -> float:

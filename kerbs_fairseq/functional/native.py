@@ -1,7 +1,7 @@
 """passes.cpp: compiled when it is first needed, kept in a cache, and called through ctypes.
 
 It needs a C++ compiler (``$CXX``, or c++, g++ or clang++ on the path) and the OpenMP library that torch brings along;
-without them :func:`passes` says so once and gives the plain passes. ``KERBS_NATIVE=0`` asks for the plain ones.
+without them that is said once, and the plain passes are used. ``KERBS_NATIVE=0`` asks for the plain ones.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.kernel import KERNELS
-from kerbs_fairseq.functional.passes import Columns, Passes, PlainPasses, Rows, Totals
+from kerbs_fairseq.functional.passes import Columns, Rows, Totals
 
 logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("passes.cpp")
@@ -111,13 +111,6 @@ def build(cxx: str, path: Path) -> None:
         ):
             subprocess.run(command, capture_output=True, text=True, check=True, timeout=60 * MINUTES)
         os.replace(whole, path)
-
-
-def passes(slots: Tensor, columns: Optional[Columns], kernel: str, like: Tensor) -> Passes:
-    """The fastest passes for vectors ``like`` (S, d), with ``slots`` (V, k)."""
-    if is_native(like):
-        return NativePasses(slots, columns, kernel, like)
-    return PlainPasses(slots, columns, kernel, like)
 
 
 def is_native(like: Tensor) -> bool:

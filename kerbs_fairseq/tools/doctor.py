@@ -61,7 +61,8 @@ def devices() -> Iterator[str]:
     except Exception as error:  # a broken torch is what this command is for
         yield f"torch cannot be imported: {type(error).__name__}: {error}"
         return
-    yield f"cpu, {torch.get_num_threads()} threads"
+    native = importlib.import_module("kerbs_fairseq.functional.native")
+    yield f"cpu, {torch.get_num_threads()} threads; KerBS on it: {native.native().reason}"
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             memory = torch.cuda.get_device_properties(i).total_memory / 2**30

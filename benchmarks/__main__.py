@@ -1,0 +1,41 @@
+"""``python -m benchmarks``: all of them, one after the other; some twenty minutes on two cores."""
+
+import argparse
+import subprocess
+import sys
+
+from benchmarks import timing
+
+ALL = (
+    ["layer"],
+    ["layer", "--label-smoothing", "0.1", "--arms", "KerBS", "KerBS in plain torch"],
+    ["layer", "--grow", "--rounds", "3"],
+    ["updates"],
+    ["memory"],
+    ["decoding"],
+    ["inputs"],
+    ["hook"],
+)
+
+
+def main() -> None:
+    """Run them, and say at the end which failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("only", nargs="*", help=f"of {', '.join(dict.fromkeys(name for name, *_ in ALL))}")
+    wanted = parser.parse_args().only
+    unknown = set(wanted) - {name for name, *_ in ALL}
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    print(", ".join(f"{name} {value}" for name, value in timing.machine().items()), flush=True)
+    failed = []
+    for name, *arguments in ALL:
+        if not wanted or name in wanted:
+            print(f"\n== {' '.join([name, *arguments])}", flush=True)
+            if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode:
+                failed.append(name)
+    print(f"\nresults: {timing.RESULTS.name}" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

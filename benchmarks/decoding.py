@@ -1,0 +1,70 @@
+"""``python -m benchmarks.decoding``: tokens per second of beam search, KerBS and MoS against softmax.
+
+Models of the paper's sizes with fresh weights; every search is made to run to the same length, so that all arms do the
+same work. With ``--data`` the source sentences are those of a preprocessed test set.
+"""
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from benchmarks import models, timing
+
+
+def generator(built: Any, beam: int, length: int) -> Any:
+    """A beam search that always runs for ``length`` steps."""
+    command = f"unused --path unused --beam {beam} --max-len-a 0 --max-len-b {length} --min-len {length}"
+    args = options.parse_args_and_arch(options.get_generation_parser(), command.split())
+    return built.task.build_generator([built.model], convert_namespace_to_omegaconf(args).generation)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = timing.parser("decoding", __doc__ or "")
+    parser.add_argument("--models", nargs="+", choices=("transformer", "lstm"), default=["transformer", "lstm"])
+    parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote; made-up sentences without it")
+    parser.add_argument("--words", type=int, default=10000, help="made-up vocabulary (10000)")
+    parser.add_argument("--sentences", type=int, default=32, help="in a batch (32)")
+    parser.add_argument("--length", type=int, default=20, help="steps of a search (20)")
+    parser.add_argument("--beam", type=int, default=5)
+    args = parser.parse_args()
+    for model in args.models:
+        with tempfile.TemporaryDirectory() as name:
+            folder = args.data or models.made_up_data(Path(name), args.words)
+            running = {head: models.trainer(folder, model, head) for head in models.HEADS}
+        words = len(running["softmax"].task.target_dictionary)
+        torch.manual_seed(0)
+        batch = models.made_up_batch(words, args.sentences, args.length)
+        if args.data:
+            tokens = args.sentences * args.length
+            (batch,) = itertools.islice(models.real_batches(running["softmax"], "test", tokens), 1)
+        arms = {head: Search(built, args.beam, args.length, batch) for head, built in running.items()}
+        times = timing.race(arms, args.rounds)
+        title = f"{model}, beam {args.beam}, {batch['nsentences']} sentences, {args.length} steps, {words} words"
+        timing.show(f"{title}: time", times, "softmax")
+        speeds = {head: 1 / middle for head, (middle, _, _) in timing.ratios(times, "softmax").items()}
+        print("  tokens per second: " + ", ".join(f"{head} {speed:.2f}" for head, speed in speeds.items()), flush=True)
+        settings = {"model": model, "words": words, "beam": args.beam, "length": args.length}
+        settings["sentences"] = batch["nsentences"]
+        timing.keep(args.results, "decoding", settings, {"seconds": times})
+
+
+class Search:
+    """Each call searches the translations of one batch."""
+
+    def __init__(self, built: Any, beam: int, length: int, batch: dict[str, Any]) -> None:
+        built.model.eval()
+        self.built, self.batch, self.generator = built, batch, generator(built, beam, length)
+
+    def __call__(self) -> None:
+        """One search."""
+        self.built.task.inference_step(self.generator, [self.built.model], self.batch)
+
+
+if __name__ == "__main__":
+    main()

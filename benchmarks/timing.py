@@ -1,0 +1,77 @@
+"""Arms that take turns within one run, so that what disturbs the machine disturbs all of them; medians and ratios."""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+import kerbs_fairseq
+from kerbs_fairseq.functional.native import native
+
+RESULTS = Path(__file__).parent / "results.jsonl"
+Times = dict[str, list[float]]
+
+
+def parser(name: str, description: str, rounds: int = 5) -> argparse.ArgumentParser:
+    """With the options that all benchmarks have."""
+    built = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
+    built.add_argument("--rounds", type=int, default=rounds, help=f"timed rounds, after one to warm up ({rounds})")
+    built.add_argument("--results", type=Path, default=RESULTS, help="file to append a line of JSON to")
+    return built
+
+
+def machine() -> dict[str, Any]:
+    """What the times depend on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines()
+    except OSError:
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "cpu": model or platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "simd": torch.backends.cpu.get_cpu_capability(),
+        "passes": "compiled" if native().library else f"plain: {native().reason}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "kerbs_fairseq": kerbs_fairseq.__version__,
+    }
+
+
+def race(arms: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
+    """Seconds of each arm in each round; the first round warms up, and each round begins with another arm."""
+    times: Times = {name: [] for name in arms}
+    names = list(arms)
+    for number in range(rounds + 1):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            began = time.perf_counter()
+            arms[name]()
+            if number:
+                times[name].append(time.perf_counter() - began)
+    return times
+
+
+def ratios(times: Times, unit: str) -> dict[str, tuple[float, float, float]]:
+    """Median, least and most time of each arm, over the median of ``unit``."""
+    one = statistics.median(times[unit])
+    return {name: (statistics.median(t) / one, min(t) / one, max(t) / one) for name, t in times.items()}
+
+
+def show(title: str, times: Times, unit: str) -> None:
+    """Print a table of ratios."""
+    print(f"{title}; {unit} = 1, median of {len(times[unit])} (least to most)")
+    for name, (middle, low, high) in ratios(times, unit).items():
+        print(f"  {name:<34}{middle:7.2f}   ({low:.2f} to {high:.2f})", flush=True)
+
+
+def keep(path: Path, benchmark: str, settings: dict[str, Any], found: dict[str, Any]) -> None:
+    """Append a line to the results file."""
+    line = {"benchmark": benchmark, "date": time.strftime("%Y-%m-%d"), **machine(), "settings": settings, **found}
+    with open(path, "a", encoding="utf8") as out:
+        out.write(json.dumps(line) + "\n")

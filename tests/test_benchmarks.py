@@ -1,0 +1,54 @@
+"""The benchmarks run, in a size that measures nothing."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import decoding, inputs, layer, memory, timing, updates
+
+SMALL = "--words 60 --sentences 3 --length 4"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results.jsonl"
+
+
+def run(module: object, arguments: str, results: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments.split(), "--rounds", "1", "--results", str(results)])
+    module.main()  # type: ignore[attr-defined]
+    return [json.loads(line) for line in results.read_text().splitlines()]
+
+
+def test_layer(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = run(layer, "--sizes 20 8 30 --label-smoothing 0.1", results, monkeypatch)
+    assert line["settings"]["tokens"] == 20
+    assert {"KerBS", "KerBS by autograd", layer.SOFTMAX} < set(line["seconds"])
+    assert line["torch"]
+    assert f"{layer.SOFTMAX} = 1" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no arm nonsense"):
+        run(layer, "--sizes 20 8 30 --arms nonsense", results, monkeypatch)
+
+
+def test_growth_varies_one_size_at_a_time() -> None:
+    base, *others = layer.grown()
+    assert all(sum(a != b for a, b in zip(base, other)) == 1 for other in others)
+
+
+@pytest.mark.parametrize("module", [updates, decoding, inputs])
+def test_models(module: object, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = run(module, f"{SMALL} --models lstm", results, monkeypatch)
+    assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in line["seconds"].values())
+
+
+def test_memory_of_a_case() -> None:
+    assert memory.loss_case(50, 300, 8) >= 0
+    assert memory.step_case("lstm", "KerBS", 60, 3, 4) >= 0
+
+
+def test_ratios_are_of_medians() -> None:
+    found = timing.ratios({"a": [1.0, 2.0, 9.0], "b": [4.0, 6.0, 5.0]}, "a")
+    assert found["b"] == (2.5, 2.0, 3.0)
+    assert found["a"][0] == 1
