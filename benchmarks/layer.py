@@ -27,7 +27,7 @@ Arm = Callable[[], Any]
 def senses(features: int, words: int, ratio: int, checkpoint: Optional[str]) -> tuple[Tensor, Tensor, float]:
     """(vectors (S, d), θ (S,), length of features): fresh, or with the lengths and θ of a trained model."""
     S = words * ratio
-    vectors, theta = torch.randn(S, features) * features**-0.5, torch.zeros(S)
+    vectors, theta = torch.randn(S, features) * features**-0.5, torch.full((S,), 1e-8)
     if checkpoint is None:
         return vectors, theta, features**0.5
     state = torch.load(checkpoint, map_location="cpu", weights_only=False)["model"]

@@ -96,6 +96,18 @@ def test_log_prob_can_be_differentiated_alone_and_with_the_loss(kernel: str, smo
 
 @all_kernels
 @smoothings
+def test_asked_twice_it_answers_twice(kernel: str, smoothing: float) -> None:
+    p = problem(kernel=kernel, smoothing=smoothing)
+    inputs = [x.clone().requires_grad_() for x in ([p.features, p.vectors] + [p.theta] * (kernel != "dot"))]
+    theta = None if kernel == "dot" else inputs[2]
+    loss = fused_loss(inputs[0], inputs[1], theta, p.slots, p.target, p.weight, kernel, smoothing).loss
+    first = [g.clone() for g in torch.autograd.grad(loss, inputs, torch.tensor(2.0), retain_graph=True)]
+    for a, b in zip(torch.autograd.grad(loss, inputs, torch.tensor(3.0)), first):
+        torch.testing.assert_close(a, b * 1.5)
+
+
+@all_kernels
+@smoothings
 def test_gradcheck(kernel: str, smoothing: float) -> None:
     p = problem(n=4, d=3, kernel=kernel, smoothing=smoothing).to(torch.float64)
 

@@ -14,6 +14,8 @@ from kerbs_fairseq.functional.choice import chunk_size, passes
 from kerbs_fairseq.functional.kernel import at_least_float32, check_kernel, full_precision
 from kerbs_fairseq.functional.passes import Columns, Rows, bend, by_length_and_theta
 
+ROWS = 4096  # of a table that is gone through in parts, to have a small part of it in memory twice
+
 
 class Gradients(NamedTuple):
     """Of features (tokens, d), vectors (senses, d) and θ (senses,); θ's is None for the kernel ``dot``."""
@@ -71,7 +73,7 @@ def visit(
     all_rows, over = Rows.of(features, kernel), passes(slots, columns, kernel, vectors)
     log_prob, sense_log_prob = features.new_empty(N), features.new_empty(N, slots.size(1))
     log_prob_sum = features.new_empty(N) if smoothing else None
-    dh, dw = torch.empty_like(features), torch.zeros_like(vectors)
+    dh, dw = torch.empty_like(features), torch.empty_like(vectors) if N else torch.zeros_like(vectors)
     room = features.new_empty(min(chunk, N), S)
     for i in range(0, N, chunk):
         part = slice(i, min(i + chunk, N))
@@ -95,7 +97,7 @@ def visit(
         dD.scatter_add_(1, own_slots, G_own * own.slope)
         # by the direction, divided by the length: the length cancels against the one in K = |h| |w| k
         torch.mm(dD, vectors, out=dh[part])
-        dw.addmm_(dD.t(), features[part])
+        dw.addmm_(dD.t(), features[part], beta=1 if i else 0)
         if columns is not None:
             by_length = factor * totals.mean + (G_own * own.k).sum(1, keepdim=True)
             if totals.word_mean is not None:
@@ -119,8 +121,9 @@ def add_by_length(gradient: Tensor, vectors: Tensor, inverse: Tensor, by_length:
 
     ``inverse`` (rows, 1) of the length, ``by_length`` (rows, 1) the gradient by the length.
     """
-    along = (gradient * vectors).sum(1, keepdim=True) * inverse
-    gradient.addcmul_(vectors, (by_length - along) * inverse)
+    for g, v, i, by in zip(*(x.split(ROWS) for x in (gradient, vectors, inverse, by_length))):
+        along = (g * v).sum(1, keepdim=True) * i
+        g.addcmul_(v, (by - along) * i)
 
 
 class _FusedLoss(torch.autograd.Function):
@@ -148,8 +151,8 @@ class _FusedLoss(torch.autograd.Function):
         if seen.log_prob_sum is not None:
             loss = loss - epsilon_i * seen.log_prob_sum
         if seen.gradients is not None:
-            ctx.kernel, ctx.chunk = kernel, chunk
-            ctx.save_for_backward(features, vectors, theta, slots, target, *seen.gradients)
+            ctx.settings, ctx.gradients = settings, seen.gradients
+            ctx.save_for_backward(features, vectors, theta, slots, target, weight)
             ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(seen.sense_log_prob)
         return (loss * weight).sum(), seen.log_prob, seen.sense_log_prob
@@ -159,14 +162,19 @@ class _FusedLoss(torch.autograd.Function):
     def backward(
         ctx: Any, by_loss: Optional[Tensor], by_log_prob: Optional[Tensor], _: None
     ) -> tuple[Optional[Tensor], ...]:
-        features, vectors, theta, slots, target, *gradients = ctx.saved_tensors
+        features, vectors, theta, slots, target, weight = ctx.saved_tensors
+        kernel, smoothing, chunk = ctx.settings
         found: list[Optional[Tensor]] = [None, None, None]
         if by_loss is not None:
-            found = [None if g is None else g * by_loss for g in gradients]
+            gradients, ctx.gradients = ctx.gradients, None  # given away without a copy; if asked again, compute again
+            if gradients is None:
+                again = visit(features, vectors, theta, slots, target, weight, kernel, smoothing, chunk, True)
+                gradients = again.gradients
+            found = [None if g is None else g.mul_(by_loss) for g in gradients]
         if by_log_prob is not None:  # somebody uses the log-probabilities themselves: a second visit, weighted by them
-            again = visit(features, vectors, theta, slots, target, -by_log_prob, ctx.kernel, 0.0, ctx.chunk, True)
-            assert again.gradients is not None
-            found = [g if f is None else f if g is None else f + g for f, g in zip(found, again.gradients)]
+            more = visit(features, vectors, theta, slots, target, -by_log_prob, kernel, 0.0, chunk, True).gradients
+            assert more is not None
+            found = [g if f is None else f if g is None else f + g for f, g in zip(found, more)]
         return (*found, *[None] * 7)
 
 
