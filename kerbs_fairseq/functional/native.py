@@ -142,10 +142,11 @@ class NativePasses:
         return _at(D), ctypes.c_int64(D.size(0)), ctypes.c_int64(D.size(1)), self.pointers
 
     def _words(self) -> tuple[Tensor, Tensor]:
-        """(slots (k, V), the word of each sense (S,)), as 32-bit integers."""
+        """(slots (k, V), S for none; the word of each sense (S,)), as 32-bit integers."""
         if self.lookup is None:
             V, most = self.slots.shape
             slots = self.slots.t().to(torch.int32).contiguous()
+            slots[slots < 0] = self.sums.size(1)
             word_of = torch.zeros(self.sums.size(1) + 1, dtype=torch.int32)  # empty slots, −1, go to the end
             word_of[self.slots.flatten()] = torch.arange(V, dtype=torch.int32).repeat_interleave(most)
             self.lookup = slots, word_of

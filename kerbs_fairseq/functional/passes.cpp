@@ -68,13 +68,13 @@ inline float score(float d, float h_inverse, const Senses& s, int64_t j) {
   return KERNEL == RELEASED ? (d > 0.0f ? curved : d * h_inverse) : curved;
 }
 
-// One token: the largest score, Σ e^(K − top), Σ e^(K − top) K/|h|; K/|h| goes to keep if that is given.
+// One token: the largest score, Σ e^(K − top), Σ e^(K − top) K/|h|.
 template <int KERNEL>
-void row_totals(const float* D, int64_t S, const Senses& s, float h_length, float h_inverse, float* keep, float* found) {
+void row_totals(const float* D, int64_t S, const Senses& s, float h_length, float h_inverse, float* found) {
   float top = -INFINITY, total = 0.0f, mean = 0.0f;
   float k[BLOCK];
   for (int64_t from = 0; from < S; from += BLOCK) {
-    const int64_t size = S - from < BLOCK ? S - from : BLOCK;
+    const int64_t size = std::min(S - from, BLOCK);
 #pragma omp simd
     for (int64_t j = 0; j < size; ++j) k[j] = score<KERNEL>(D[from + j], h_inverse, s, from + j);
     float highest = -INFINITY;
@@ -92,43 +92,84 @@ void row_totals(const float* D, int64_t S, const Senses& s, float h_length, floa
       weighted += x * k[j];
     }
     total += sum, mean += weighted;
-    if (keep) std::memcpy(keep + from, k, size * sizeof(float));
   }
   found[0] = top, found[1] = total, found[2] = mean;
 }
 
-// One token: for each word log Σ e^(K − top) over its senses; returns their sum and Σ_words Σ P(sense | word) K/|h|.
-void row_words(const float* k, float h_length, float top, const int32_t* slots, int64_t V, int64_t most, float* word,
-               float* found) {
+// The same, and K/|h| goes to k (S,), e^(K − top) to x (S,).
+template <int KERNEL>
+void row_kept(const float* D, int64_t S, const Senses& s, float h_length, float h_inverse, float* k, float* x,
+              float* found) {
+  float top = -INFINITY;
+  double total = 0.0, mean = 0.0;
+#pragma omp simd
+  for (int64_t j = 0; j < S; ++j) k[j] = score<KERNEL>(D[j], h_inverse, s, j);
+#pragma omp simd reduction(max : top)
+  for (int64_t j = 0; j < S; ++j) top = std::max(top, k[j] * h_length);
+  for (int64_t from = 0; from < S; from += BLOCK) {
+    const int64_t to = std::min(S, from + BLOCK);
+    float sum = 0.0f, weighted = 0.0f;
+#pragma omp simd reduction(+ : sum, weighted)
+    for (int64_t j = from; j < to; ++j) {
+      x[j] = exp_of(k[j] * h_length - top);
+      sum += x[j];
+      weighted += x[j] * k[j];
+    }
+    total += sum, mean += weighted;
+  }
+  found[0] = top, found[1] = (float)total, found[2] = (float)mean;
+}
+
+// log Σ e^(K − top) over the senses of one word, however small; also Σ e^(K − top) K/|h| over Σ e^(K − top).
+float careful(const float* k, float h_length, float top, const int32_t* own, int64_t V, int64_t most, int64_t S,
+              float& mean) {
+  float highest = -INFINITY, total = 0.0f, weighted = 0.0f;
+  for (int64_t m = 0; m < most; ++m)
+    if (own[m * V] < S) highest = std::max(highest, k[own[m * V]] * h_length - top);
+  mean = 0.0f;
+  if (highest == -INFINITY) return highest;
+  for (int64_t m = 0; m < most; ++m)
+    if (own[m * V] < S) {
+      const float kk = k[own[m * V]], e = exp_of(kk * h_length - top - highest);
+      total += e, weighted += e * kk;
+    }
+  mean = weighted / total;
+  return highest + log_of(total);
+}
+
+// One token: for each word log Σ e^(K − top) over its senses; their sum, and Σ_words Σ P(sense | word) K/|h|. Slots
+// without a sense hold S, and x[S] = k[S] = 0.
+void row_words(const float* k, const float* x, float h_length, float top, const int32_t* slots, int64_t V, int64_t most,
+               int64_t S, float* word, float* found) {
   double sum = 0.0, mean = 0.0;
   for (int64_t from = 0; from < V; from += BLOCK) {
-    const int64_t size = V - from < BLOCK ? V - from : BLOCK;
-    float highest[BLOCK], total[BLOCK], weighted[BLOCK], block_sum = 0.0f, block_mean = 0.0f;
-    for (int64_t i = 0; i < size; ++i) highest[i] = -INFINITY, total[i] = 0.0f, weighted[i] = 0.0f;
+    const int64_t size = std::min(V - from, BLOCK);
+    float total[BLOCK] = {}, weighted[BLOCK] = {}, block_sum = 0.0f, block_mean = 0.0f, least = INFINITY;
     for (int64_t m = 0; m < most; ++m) {
       const int32_t* own = slots + m * V + from;
 #pragma omp simd
       for (int64_t i = 0; i < size; ++i) {
-        const float K = k[own[i] < 0 ? 0 : own[i]] * h_length - top;
-        highest[i] = own[i] >= 0 && !(K <= highest[i]) ? K : highest[i];
+        total[i] += x[own[i]];
+        weighted[i] += x[own[i]] * k[own[i]];
       }
     }
-    for (int64_t m = 0; m < most; ++m) {
-      const int32_t* own = slots + m * V + from;
-#pragma omp simd
-      for (int64_t i = 0; i < size; ++i) {
-        const float kk = k[own[i] < 0 ? 0 : own[i]];
-        const float x = own[i] < 0 ? 0.0f : exp_of(kk * h_length - top - highest[i]);
-        total[i] += x;
-        weighted[i] += x * kk;
-      }
-    }
+#pragma omp simd reduction(min : least)
+    for (int64_t i = 0; i < size; ++i) least = std::min(least, total[i]);
+    if (least > 1e-20f) {
 #pragma omp simd reduction(+ : block_sum, block_mean)
-    for (int64_t i = 0; i < size; ++i) {
-      const float value = highest[i] + (total[i] > 0.0f ? log_of(total[i]) : total[i]);  // −∞ without senses, or NaN
-      word[from + i] = value;
-      block_sum += value;
-      block_mean += weighted[i] / total[i];
+      for (int64_t i = 0; i < size; ++i) {
+        const float value = log_of(total[i]) + 0.0f * total[i];  // NaN stays NaN
+        word[from + i] = value;
+        block_sum += value;
+        block_mean += weighted[i] / total[i];
+      }
+    } else {
+      for (int64_t i = 0; i < size; ++i) {
+        float of_word = weighted[i] / total[i], value = log_of(total[i]) + 0.0f * total[i];
+        if (total[i] <= 1e-20f) value = careful(k, h_length, top, slots + from + i, V, most, S, of_word);
+        word[from + i] = value;
+        block_sum += value, block_mean += of_word;
+      }
     }
     sum += block_sum, mean += block_mean;
   }
@@ -140,11 +181,18 @@ void totals(const float* D, int64_t n, int64_t S, const Senses& s, const float* 
             float* found, const int32_t* slots, int64_t V, int64_t most, float* word) {
 #pragma omp parallel
   {
-    std::vector<float> keep(slots ? S : 0);
+    std::vector<float> k(slots ? S + 1 : 0), x(k.size());  // the last of each stays 0
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < n; ++i) {
-      row_totals<KERNEL>(D + i * S, S, s, h_length[i], h_inverse[i], slots ? keep.data() : nullptr, found + i * 5);
-      if (slots) row_words(keep.data(), h_length[i], found[i * 5], slots, V, most, word + i * V, found + i * 5 + 3);
+      const float* row = D + i * S;
+      const float length = h_length[i], inverse = h_inverse[i];
+      float* of_row = found + i * 5;
+      if (slots) {
+        row_kept<KERNEL>(row, S, s, length, inverse, k.data(), x.data(), of_row);
+        row_words(k.data(), x.data(), length, of_row[0], slots, V, most, S, word + i * V, of_row + 3);
+      } else {
+        row_totals<KERNEL>(row, S, s, length, inverse, of_row);
+      }
     }
   }
 }
@@ -156,7 +204,7 @@ void gradient(float* D, int64_t n, int64_t S, const Senses& s, const float* h_le
   const int64_t blocks = (S + BLOCK - 1) / BLOCK;
 #pragma omp parallel for schedule(static)
   for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t from = b * BLOCK, size = S - from < BLOCK ? S - from : BLOCK;
+    const int64_t from = b * BLOCK, size = std::min(S - from, BLOCK);
     float by_F[BLOCK] = {}, by_T[BLOCK] = {}, by_plain[BLOCK] = {};
     for (int64_t i = 0; i < n; ++i) {
       float* row = D + i * S + from;
@@ -213,7 +261,7 @@ void gradient(float* D, int64_t n, int64_t S, const Senses& s, const float* h_le
 
 }  // namespace
 
-// found (n, 5): top, Σ e^(K − top), Σ e^(K − top) K/|h|, and with slots (most, V) also Σ_words log Σ e^(K − top) and
+// found (n, 5): top, Σ e^(K − top), Σ e^(K − top) K/|h|, and with slots (most, V), S for none, also Σ_words log Σ e^(K − top) and
 // Σ_words Σ P(sense | word) K/|h|; word (n, V): log Σ e^(K − top) over the senses of each word.
 extern "C" void kerbs_totals(int kernel, const float* D, int64_t n, int64_t S, const float* const* columns,
                              const float* h_length, const float* h_inverse, float* found, const int32_t* slots,
