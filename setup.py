@@ -26,6 +26,7 @@ setup(
         "regex",
         "bitarray",
         "tqdm",
+        "rich>=12",
         "sacrebleu>=2.3",
         "sentencepiece>=0.1.99",
     ],
@@ -33,6 +34,7 @@ setup(
         "console_scripts": [
             "kerbs-average = kerbs_fairseq.tools.average:main",
             "kerbs-doctor = kerbs_fairseq.tools.doctor:main",
+            "kerbs-inspect = kerbs_fairseq.tools.inspect:main",
             "kerbs-demo = kerbs_fairseq.demo.run:main",
             "kerbs-demo-corpus = kerbs_fairseq.demo.write:main",
         ]

@@ -6,14 +6,14 @@ until the vocabulary has the wanted size); ``--grow`` varies one size after the 
 
 import argparse
 from typing import Any, Callable, NamedTuple, Optional
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from benchmarks import timing
-from kerbs_fairseq.functional import native
-from kerbs_fairseq.functional.choice import chunk_size
+from kerbs_fairseq.functional import choice
 from kerbs_fairseq.functional.fused import fused_loss
 from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.words import slots_of
@@ -49,19 +49,18 @@ def arms(
     s, t = vectors.requires_grad_(), theta.requires_grad_()
     target = torch.randint(0, words, (tokens,))
     mos = MixtureOfSoftmaxes(features, 3)
-    chunk = chunk_size(s)
+    chunk = choice.chunk_size(s)
 
     def learn(loss: Tensor) -> None:
         for x in (h, w, s, t, *mos.parameters()):
             x.grad = None
         loss.backward()
 
-    def plain() -> Tensor:
-        found, native.native = native.native, lambda: native.Native(None, "not wanted here")  # type: ignore[assignment]
-        try:
+    def without_native(torch_compile: bool) -> Tensor:
+        is_native = mock.patch.object(choice, "is_native", return_value=False)
+        compiles = mock.patch.object(choice, "compiles", return_value=torch_compile)
+        with is_native, compiles:
             return fused_loss(h, s, t, slots, target, smoothing=smoothing).loss
-        finally:
-            native.native = found
 
     def products() -> None:
         by_h, by_s, room = torch.empty_like(h), torch.zeros_like(s), torch.empty(min(chunk, tokens), len(s))
@@ -85,7 +84,8 @@ def arms(
         "three products over senses": products,
         "KerBS": lambda: learn(fused_loss(h, s, t, slots, target, smoothing=smoothing).loss),
         "KerBS, dot": lambda: learn(fused_loss(h, s, None, slots, target, kernel="dot", smoothing=smoothing).loss),
-        "KerBS in plain torch": lambda: learn(plain()),
+        "KerBS in plain torch": lambda: learn(without_native(torch_compile=False)),
+        "KerBS by torch.compile": lambda: learn(without_native(torch_compile=True)),
         "KerBS by autograd": lambda: learn(reference_loss(h, s, t, slots, target, smoothing=smoothing).loss),
         "MoS, 3 components": lambda: learn(mixture()),
     }

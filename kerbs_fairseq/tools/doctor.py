@@ -16,7 +16,7 @@ from kerbs_fairseq import requirements
 from kerbs_fairseq.glue import compat
 from kerbs_fairseq.tools import commands
 
-OTHER_PACKAGES = ("numpy", "sacrebleu", "sentencepiece", "regex", "bitarray", "tqdm")
+OTHER_PACKAGES = ("numpy", "rich", "sacrebleu", "sentencepiece", "regex", "bitarray", "tqdm")
 COMMANDS = ("preprocess", "train", "generate", "interactive", "eval-lm", "validate", "hydra-train")
 WIDTH = 100
 

@@ -1,0 +1,203 @@
+"""kerbs-inspect: what it says of made-up and of trained models, and of files that are none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import SMALL_LSTM, SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train
+from fairseq.data import Dictionary
+from test_kerbs_commands import twin
+
+from kerbs_fairseq.functional.initial import initial_senses, map_of
+from kerbs_fairseq.functional.kernel import KERNELS, released_theta
+from kerbs_fairseq.tools import findings, inspect
+from kerbs_fairseq.tools.learned import Unreadable, load
+
+WORDS = ["bank", "river", "money", "the"]
+FIRST = {"kerbs_senses": 2.0, "kerbs_min_senses": 1, "kerbs_max_senses": 4, "kerbs_init": "random", "kerbs_seed": 1}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    dictionary = Dictionary()
+    for i, word in enumerate(WORDS):
+        dictionary.add_symbol(word, n=10 * (i + 1))
+    (tmp_path / "data").mkdir()
+    dictionary.save(str(tmp_path / "data" / "dict.tgt.txt"))
+    return tmp_path / "data"
+
+
+def checkpoint(path: Path, data: Path, kernel: str = "paper", **model: Any) -> Path:
+    """Senses: one for each of the four special symbols, bank 3, river 2, money 1, the 2."""
+    words = torch.tensor([0, 1, 2, 3, 4, 4, 4, 5, 5, 6, 7, 7])
+    vectors = torch.eye(12, 6)
+    vectors[7:] = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    vectors[9] = vectors[4] * 2  # money is where the first sense of bank is
+    state = {
+        "decoder.head.senses.vectors": vectors,
+        "decoder.head.senses.theta_raw": torch.linspace(-1, 1.2, 12),
+        "decoder.head.senses.sense_to_word": words,
+        "decoder.head.senses.kernel_id": torch.tensor(KERNELS.index(kernel)),
+        "decoder.head.statistics.usage": torch.tensor([1.0, 1, 1, 1, 0.6, 0.396, 0.004, 0.5, 0.5, 1, 0, 0]),
+        "decoder.head.statistics.tokens": torch.ones(8),
+        "decoder.head.statistics.updates": torch.tensor(70),
+        "decoder.head.statistics.moves": torch.tensor(5),
+        **model,
+    }
+    cfg = {"model": {**FIRST, "kerbs_theta_bound": 1.0}, "task": {"data": str(data), "target_lang": "tgt"}}
+    torch.save({"model": state, "cfg": cfg}, path)
+    return path
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, data: Path) -> Path:
+    return checkpoint(tmp_path / "checkpoint.pt", data)
+
+
+def test_words_by_number_of_senses(made_up: Path) -> None:
+    found = {line["senses"]: line for line in findings.by_number(load(made_up))}
+    assert {n: line["words"] for n, line in found.items()} == {1: 1, 2: 2, 3: 1}
+    assert found[2]["samples"] == ["the", "river"]  # the more frequent first
+    assert found[3]["samples"] == ["bank"]
+
+
+def test_movers_are_counted_from_the_first_allocation(made_up: Path) -> None:
+    model = load(made_up)
+    first = initial_senses(8, 2.0, 1, 4, "random", None, range(4), 1)
+    assert torch.equal(model.first_numbers(), first)
+    assert torch.equal(torch.bincount(map_of(first), minlength=8), first)
+    found = findings.movers(model)
+    for line in found["won"] + found["lost"]:
+        at = model.find(line["word"])
+        assert (line["from"], line["to"]) == (int(first[at]), int(model.numbers[at]))
+    assert sum(len(lines) for lines in found.values()) == int((model.numbers != first).sum())
+
+
+def test_one_word_in_detail(made_up: Path) -> None:
+    word = findings.word_in_detail(load(made_up), "bank")
+    assert [sense["sense"] for sense in word["senses"]] == [4, 5, 6]
+    assert [round(sense["share"], 3) for sense in word["senses"]] == [0.6, 0.396, 0.004]
+    assert word["senses"][0]["nearest"][0] == {"word": "money", "cosine": pytest.approx(1.0)}
+    assert word["senses"][0]["length"] == pytest.approx(1.0)
+    assert word["count"] == 10
+    thetas = torch.linspace(-1, 1.2, 12)[4:7]
+    assert word["theta"] == pytest.approx(float((thetas * torch.tensor([0.6, 0.396, 0.004])).sum()), abs=1e-6)
+
+
+def test_idle_senses(made_up: Path) -> None:
+    found = findings.idle(load(made_up))
+    assert found["senses"] == 1  # the senses of "the" have no usage, and equal shares
+    assert found["words"] == [{"word": "bank", "idle": 1, "of": 3}]
+
+
+def test_theta_is_what_the_kernel_uses(tmp_path: Path, data: Path) -> None:
+    raw = torch.linspace(-1, 1.2, 12)
+    assert torch.equal(load(checkpoint(tmp_path / "p.pt", data)).theta, raw.clamp(-1, 1))
+    assert torch.equal(load(checkpoint(tmp_path / "r.pt", data, "released")).theta, released_theta(raw))
+    dot = load(checkpoint(tmp_path / "d.pt", data, "dot"))
+    assert findings.widths(dot) == {}
+
+
+def test_half_precision_is_read(tmp_path: Path, data: Path) -> None:
+    half = {
+        "decoder.head.senses.vectors": torch.eye(12, 6).half(),
+        "decoder.head.senses.theta_raw": torch.ones(12).half(),
+    }
+    model = load(checkpoint(tmp_path / "half.pt", data, **half))
+    assert model.vectors.dtype == model.theta.dtype == torch.float32
+
+
+def test_without_a_dictionary_words_are_numbers(
+    tmp_path: Path, made_up: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "dict.tgt.txt").unlink()
+    inspect.main([str(made_up)])
+    printed = capsys.readouterr().out
+    assert "No dictionary found" in printed
+    assert "#4" in printed
+
+
+def test_the_terminal_shows_every_part(made_up: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect.main([str(made_up), "--word", "bank", "--group", "water=river,bank"])
+    printed = capsys.readouterr().out
+    for part in ("12 senses of 8 words", "Senses per word", "Most moved", "θ of all senses", "Groups", "water",
+                 "Idle senses: 1 (8.3%)", "bank, 10 times", "money 1.00"):  # fmt: skip
+        assert part in printed, part
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--word bnak", "there is no word 'bnak' among the 8 of the model; did you mean bank"),
+        ("--group water", "write it as NAME=WORD,WORD"),
+        ("--data nowhere", "is no folder"),
+        ("--contexts 0", "--contexts 0: at least 1"),
+    ],
+)
+def test_mistakes_get_one_line(made_up: Path, options: str, message: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        inspect.main([str(made_up), *options.split()])
+    assert message in str(stopped.value)
+    assert "\n" not in str(stopped.value)
+
+
+def test_another_dictionary_is_refused(made_up: Path, data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(Unreadable, match="has no dictionary"):
+        load(made_up, other)
+    (other / "dict.tgt.txt").write_text("a 1\n")
+    with pytest.raises(Unreadable, match="another dictionary than the model, which has 8 words"):
+        load(made_up, other)
+
+
+def test_what_is_no_kerbs_model(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match="is not there"):
+        load(tmp_path / "none.pt")
+    (tmp_path / "text.pt").write_text("hello")
+    with pytest.raises(Unreadable, match="cannot be read as a checkpoint"):
+        load(tmp_path / "text.pt")
+    torch.save({"model": {"decoder.embed_tokens.weight": torch.zeros(2, 2)}}, tmp_path / "stock.pt")
+    with pytest.raises(Unreadable, match="is no KerBS model: no senses in it"):
+        load(tmp_path / "stock.pt")
+    torch.save({"model": {"decoder.head.prior.weight": torch.zeros(2, 2)}}, tmp_path / "mos.pt")
+    with pytest.raises(Unreadable, match="a mixture of softmaxes"):
+        load(tmp_path / "mos.pt")
+
+
+# --- trained models, by the command
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (SMALL_TRANSFORMER, ""),
+        (SMALL_LSTM, "--kerbs-kernel dot"),
+        (SMALL_LSTM_LM, "--task language_modeling --sample-break-mode eos --kerbs-kernel released"),
+    ],
+    ids=["transformer", "lstm", "lstm_lm"],
+)
+def test_trained_models_with_contexts(pairs: Path, text: Path, tmp_path: Path, model: str, options: str) -> None:
+    folder = text if "_lm" in model else pairs
+    train(folder, twin(model), tmp_path, f"--criterion kerbs_cross_entropy --max-update 4 {options}")
+    printed = start(f"kerbs-inspect {tmp_path}/checkpoint_last.pt --json --data {folder} --word the --word a").stdout
+    found = json.loads(printed)
+    assert [word["word"] for word in found["words"]] == ["the", "a"]
+    for word in found["words"]:
+        assert abs(sum(sense["share"] for sense in word["senses"]) - 1) < 1e-5
+        contexts = [context for sense in word["senses"] for context in sense["contexts"]]
+        assert contexts
+        assert all(f"»{word['word']}«" in context["text"] for context in contexts)
+        assert all(0 < context["probability"] <= 1 + 1e-6 for context in contexts)
+    # every time that the word is a target is counted
+    lines = (folder.parent / "corpus").glob("mono/valid.txt" if folder == text else "parallel/valid.tgt")
+    times = sum(line.split().count("the") for path in lines for line in path.read_text().splitlines())
+    assert sum(sense["meant"] for sense in found["words"][0]["senses"]) == times
+    assert "Senses per word" in run(f"kerbs-inspect {tmp_path}/checkpoint_last.pt")
+    missing = start(f"kerbs-inspect {tmp_path}/checkpoint_last.pt --data {folder} --word the --split nowhere")
+    assert missing.returncode == 1
+    assert "has no nowhere" in missing.stderr
+    assert "Traceback" not in missing.stderr
