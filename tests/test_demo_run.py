@@ -53,6 +53,12 @@ def test_epochs_must_be_positive() -> None:
         demo.main(["--epochs", "0"])
 
 
+def test_a_head_that_no_chosen_model_has(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--heads kerbs-1.5 goes with --models transformer"):
+        demo.main(["--out", str(tmp_path / "out"), "--models", "lstm", "--heads", "kerbs-1.5"])
+    assert not (tmp_path / "out").exists()
+
+
 def test_failing_command_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = demo.Model("bad", 1, "no_such_arch", "")
     monkeypatch.setattr(demo, "MODELS", (bad,))

@@ -26,13 +26,12 @@ MARK = "kerbs-demo.json"  # says that a folder was written by this command, and 
 
 @dataclass(frozen=True)
 class Model:
-    """A fairseq architecture with its options, how long it is trained, and when its senses move."""
+    """A fairseq architecture with its options, and how long it is trained."""
 
     name: str
     epochs: int
     architecture: str
     options: str
-    moves: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,17 +42,24 @@ class Head:
     prefix: str
     criterion: str
     options: str = ""
+    only: str = ""  # the only model that has it
 
 
-# Few senses to spare, and moves from early on: the demo is a few hundred updates long, and its truth is known.
+# Senses that start each on their own, and may move from early on: the demo is a few hundred updates long.
+SENSES = (
+    "--kerbs-senses 3 --kerbs-init-vectors random --kerbs-reallocate-after 20 --kerbs-reallocate-every 10 "
+    "--kerbs-reallocate-until 400 --kerbs-decay 0.05"
+)
+# Few senses to spare, and a move whenever one is idle: where they go can be compared with the truth.
 MOVES = (
     "--kerbs-senses 1.5 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-moved-vector split "
-    "--kerbs-reallocate-after 20 --kerbs-decay 0.05"
+    "--kerbs-reallocate-after 20 --kerbs-reallocate-every 1 --kerbs-reallocate-until 400 --kerbs-decay 0.05"
 )
 HEADS = (
     Head("softmax", "", "cross_entropy"),
     Head("mos", "mos_", "cross_entropy"),
-    Head("kerbs", "kerbs_", "kerbs_cross_entropy", MOVES),
+    Head("kerbs", "kerbs_", "kerbs_cross_entropy", SENSES),
+    Head("kerbs-1.5", "kerbs_", "kerbs_cross_entropy", MOVES, only="transformer"),
 )
 
 OPTIMISATION = "--optimizer adam --lr-scheduler inverse_sqrt --warmup-updates 100 --dropout 0.1"
@@ -65,7 +71,6 @@ MODELS = (
         "transformer_iwslt_de_en",
         "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 96 --decoder-embed-dim 96 "
         "--encoder-ffn-embed-dim 192 --decoder-ffn-embed-dim 192 --lr 2e-3 --max-tokens 1000",
-        "--kerbs-reallocate-every 1 --kerbs-reallocate-until 400",
     ),
     Model(
         "lstm",
@@ -73,7 +78,6 @@ MODELS = (
         "lstm",
         "--encoder-bidirectional --encoder-embed-dim 96 --decoder-embed-dim 96 --decoder-out-embed-dim 96 "
         "--encoder-hidden-size 128 --decoder-hidden-size 128 --lr 5e-3 --clip-norm 1 --max-tokens 600",
-        "--kerbs-reallocate-every 4 --kerbs-reallocate-until 600",
     ),
 )
 
@@ -150,9 +154,16 @@ def train(
     result = Result(model.name, head.name)
     command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir()]
     command += ["--arch", head.prefix + model.architecture, "--criterion", head.criterion, *model.options.split()]
-    if head.options:
-        command += [*head.options.split(), *model.moves.split()]
-    command += [*OPTIMISATION.split(), "--max-epoch", str(epochs), "--seed", str(seed), "--save-dir", str(save)]
+    command += [
+        *head.options.split(),
+        *OPTIMISATION.split(),
+        "--max-epoch",
+        str(epochs),
+        "--seed",
+        str(seed),
+        "--save-dir",
+        str(save),
+    ]
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
     commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
     return result
@@ -209,7 +220,7 @@ def compare_with_truth(folder: Path, results: list[Result]) -> None:
     """Show for each KerBS model how the senses that it gave to words compare with the true ones."""
     truth = folder / "corpus" / "truth.tsv"
     for result in results:
-        if result.head == "kerbs":
+        if result.head.startswith("kerbs"):
             checkpoint = folder / f"{result.model}-{result.head}" / "checkpoint_best.pt"
             found = found_senses(checkpoint, folder / "data" / "dict.tgt.txt")
             true, kinds = true_senses(truth), kinds_of_words(truth)
@@ -286,7 +297,10 @@ def main(argv: Optional[list[str]] = None) -> None:
     if args.out.exists() and not (args.out / MARK).is_file():
         sys.exit(f"kerbs-demo: {args.out} is there already and was not written by this command: choose another --out")
     try:
-        cells = [(m, h) for m in MODELS if m.name in args.models for h in HEADS if h.name in args.heads]
+        heads = [head for head in HEADS if head.name in args.heads]
+        cells = [(m, h) for m in MODELS if m.name in args.models for h in heads if h.only in ("", m.name)]
+        if not cells:
+            sys.exit(f"kerbs-demo: --heads {' '.join(args.heads)} goes with --models {heads[0].only}")
         demo(args.out, cells, args.epochs, args.seed, args.jobs)
     except commands.CommandFailed as error:
         sys.exit(f"kerbs-demo: {error}")
