@@ -54,7 +54,7 @@ def test_epochs_must_be_positive() -> None:
 
 
 def test_a_head_that_no_chosen_model_has(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="--heads kerbs-1.5 goes with --models transformer"):
+    with pytest.raises(SystemExit, match=r"--heads kerbs-1\.5 goes with --models transformer"):
         demo.main(["--out", str(tmp_path / "out"), "--models", "lstm", "--heads", "kerbs-1.5"])
     assert not (tmp_path / "out").exists()
 

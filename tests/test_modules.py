@@ -191,7 +191,7 @@ def test_print_says_what_it_is() -> None:
         ({"kernel": "gauss"}, "unknown kernel 'gauss': one of paper, dot, released"),
         ({"init": "zipf"}, "unknown initial allocation 'zipf': one of random, uniform, frequency"),
         ({"init": "frequency"}, "needs the words' counts"),
-        ({"init_vectors": "zeros"}, "unknown initial vectors 'zeros': one of clone, random"),
+        ({"init_vectors": "zeros"}, "unknown initial vectors 'zeros': one of clone, near, random"),
         ({"chunk": -1}, "a chunk of -1 tokens"),
         ({"theta_bound": 0.0}, "bound of θ is 0"),
         ({"theta_bound": -8.0}, "bound of θ is -8"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_modules import batch, layer
 from torch import nn
 
-from kerbs_fairseq.functional.initial import INITIAL_MAPS, initial_senses, initial_vectors, map_of
+from kerbs_fairseq.functional.initial import INITIAL_MAPS, INITIAL_VECTORS, initial_senses, initial_vectors, map_of
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.functional.words import slots_of
 from kerbs_fairseq.modules.senses import SenseTable, SenseTableMisfit
@@ -210,6 +210,18 @@ def test_clones_start_near_their_word_but_apart_and_a_single_sense_at_it() -> No
     assert len(found.unique(dim=0)) == 100
 
 
+def test_near_vectors_keep_their_word_and_part() -> None:
+    words = torch.randn(50, 32, generator=torch.Generator().manual_seed(1)) * 0.2
+    sense_to_word = map_of(torch.tensor([1, 3] * 25))
+    found = initial_vectors(words, sense_to_word, "near")
+    distance = (found - words[sense_to_word]).norm(dim=1) / math.sqrt(32)
+    alone = sense_to_word % 2 == 0
+    assert not distance[alone].any()
+    assert float(distance[~alone].mean()) == pytest.approx(0.5 * float(words.std()), rel=0.05)
+    own = torch.cosine_similarity(found, words[sense_to_word])
+    assert float(own.min()) > 0.7  # each is nearer to its word than chance could be
+
+
 def test_random_vectors_have_the_spread_of_the_words_and_nothing_else_of_them() -> None:
     words = torch.randn(50, 32, generator=torch.Generator().manual_seed(1)) * 0.2
     sense_to_word = map_of(torch.full((50,), 3))
@@ -220,7 +232,7 @@ def test_random_vectors_have_the_spread_of_the_words_and_nothing_else_of_them() 
     assert abs(float(correlation)) < 0.05
 
 
-@pytest.mark.parametrize("how", ["clone", "random"])
+@pytest.mark.parametrize("how", INITIAL_VECTORS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_vectors_are_seeded_and_of_the_type_of_the_words(how: str, dtype: torch.dtype) -> None:
     words, sense_to_word = torch.ones(3, 2, dtype=dtype).cumsum(0), map_of(torch.tensor([2, 1, 2]))

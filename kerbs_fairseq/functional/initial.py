@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 INITIAL_MAPS = ("random", "uniform", "frequency")
-INITIAL_VECTORS = ("clone", "random")
-CLONE_NOISE = 0.01  # of the spread of the vectors that are cloned
+INITIAL_VECTORS = ("clone", "near", "random")
+NOISE = {"clone": 0.01, "near": 0.5}  # of the spread of the words' vectors
 
 
 def check_bounds(ratio: float, min_senses: int, max_senses: int) -> None:
@@ -74,6 +74,7 @@ def initial_vectors(words: Tensor, sense_to_word: Tensor, how: str = "clone", se
     """Where the sense vectors (senses, d) start, from vectors for the words (words, d).
 
     ``clone``: all senses of a word at its vector, with a little noise to tell them apart; a word's only sense has none.
+    ``near``: the same with much noise, so that they part, and still pull the features to where their word is.
     ``random``: each drawn on its own, with the spread of ``words``.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -81,7 +82,7 @@ def initial_vectors(words: Tensor, sense_to_word: Tensor, how: str = "clone", se
     noise = torch.randn(len(sense_to_word), words.size(1), generator=generator).to(words)
     if how == "random":
         return noise * spread
-    if how != "clone":
+    if how not in NOISE:
         raise ValueError(f"unknown initial vectors {how!r}: one of {', '.join(INITIAL_VECTORS)}")
     alone = torch.bincount(sense_to_word)[sense_to_word] == 1
-    return words[sense_to_word] + noise.masked_fill(alone.unsqueeze(1), 0) * (CLONE_NOISE * spread)
+    return words[sense_to_word] + noise.masked_fill(alone.unsqueeze(1), 0) * (NOISE[how] * spread)

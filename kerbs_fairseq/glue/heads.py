@@ -166,7 +166,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
 
     def explain_sharing(self, args: Any) -> None:
         """A line for the log: what shared embeddings mean here."""
-        cloned = str(args.kerbs_init_vectors) == "clone"
+        cloned = str(args.kerbs_init_vectors) != "random"
         start = "start from the shared table" if cloned else "start on their own, with --kerbs-init-vectors random"
         if str(args.kerbs_input) == "untied":
             rest = "and then learn on their own; input embeddings shared with the encoder stay shared"

@@ -25,7 +25,10 @@ class KerbsOptions(FairseqDataclass):
     )
     kerbs_init_vectors: ChoiceEnum(INITIAL_VECTORS) = field(  # type: ignore[valid-type]
         default="clone",
-        metadata={"help": "senses of a word start as one vector plus noise (clone) or each on its own (random)"},
+        metadata={
+            "help": "senses of a word start as one vector plus a little noise (clone), plus much noise (near), or each on "
+            "its own (random)"
+        },
     )
     kerbs_kernel: ChoiceEnum(KERNELS) = field(  # type: ignore[valid-type]
         default="paper",

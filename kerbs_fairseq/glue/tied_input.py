@@ -54,11 +54,11 @@ class TiedInput:
                 f"{asked} makes the decoder's input of its senses, and --adaptive-input or --character-embeddings make "
                 "it of something else: choose one"
             )
-        from_table = getattr(self, "share_input_output_embed", False) and str(args.kerbs_init_vectors) == "clone"
+        from_table = getattr(self, "share_input_output_embed", False) and str(args.kerbs_init_vectors) != "random"
         if getattr(args, "decoder_embed_path", None) and not from_table:
             refuse(
                 f"--decoder-embed-path has no effect with {asked}, which has no table of words to load; with "
-                "--share-decoder-input-output-embed and --kerbs-init-vectors clone the senses start from it"
+                "--share-decoder-input-output-embed and --kerbs-init-vectors clone or near the senses start from it"
             )
         if getattr(args, "decoder_freeze_embed", False):
             refuse(f"--decoder-freeze-embed has no effect with {asked}, which has no table of words to freeze")

@@ -32,7 +32,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         senses: senses a word on average; S = round(senses · V)
         min_senses, max_senses: bounds for every word
         init: first allocation: ``random``, ``uniform`` or ``frequency`` (needs ``counts``)
-        init_vectors: first vectors: ``clone`` (the senses of a word start together) or ``random``
+        init_vectors: first vectors: ``clone`` (the senses of a word start together), ``near`` or ``random``
         kernel: ``paper``, ``dot`` (inner product) or ``released`` (as in the authors' code)
         theta_init, theta_bound: where θ starts, and how far it can go
         counts: how often each word occurs (words,)
