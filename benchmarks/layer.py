@@ -1,7 +1,8 @@
 """``python -m benchmarks.layer``: time of output layers, forward and backward, as ratios to a softmax over the words.
 
-``--checkpoint`` takes sense vectors, θ and map from a trained KerBS model (random features; rows of words are sampled
-until the vocabulary has the wanted size); ``--grow`` varies one size after the other.
+``--checkpoint`` takes the lengths of vectors, and θ, from a trained KerBS model, sampled until the vocabulary has the
+wanted size; directions are random, and features have the length 13, as in a trained model. ``--grow`` varies one size
+after the other.
 """
 
 import argparse
@@ -34,7 +35,7 @@ def senses(features: int, words: int, ratio: int, checkpoint: Optional[str]) -> 
     prefix = next(name[: -len("theta_raw")] for name in state if name.endswith("senses.theta_raw"))
     taken = torch.randint(0, len(state[prefix + "theta_raw"]), (S,))
     lengths = state[prefix + "vectors"].float().norm(dim=1)[taken]
-    return functional.normalize(vectors) * lengths.unsqueeze(1), state[prefix + "theta_raw"].float()[taken], 8.0
+    return functional.normalize(vectors) * lengths.unsqueeze(1), state[prefix + "theta_raw"].float()[taken], 13.0
 
 
 def arms(

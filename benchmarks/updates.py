@@ -34,6 +34,8 @@ def main() -> None:
         if args.data:
             needed = (args.rounds + 1) * args.stretch
             batches = list(itertools.islice(models.real_batches(running["softmax"], "train", args.max_tokens), needed))
+            if len(batches) < needed:
+                raise SystemExit(f"{args.data} has {len(batches)} batches, {needed} are needed: fewer --rounds")
             rounds = [batches[i : i + args.stretch] for i in range(0, len(batches), args.stretch)]
         else:
             rounds = [

@@ -41,7 +41,6 @@ def checkpoint(path: Path, data: Path, kernel: str = "paper", **model: Any) -> P
         "decoder.head.senses.sense_to_word": words,
         "decoder.head.senses.kernel_id": torch.tensor(KERNELS.index(kernel)),
         "decoder.head.statistics.usage": torch.tensor([1.0, 1, 1, 1, 0.6, 0.396, 0.004, 0.5, 0.5, 1, 0, 0]),
-        "decoder.head.statistics.tokens": torch.ones(8),
         "decoder.head.statistics.updates": torch.tensor(70),
         "decoder.head.statistics.moves": torch.tensor(5),
         **model,
@@ -100,6 +99,60 @@ def test_theta_is_what_the_kernel_uses(tmp_path: Path, data: Path) -> None:
     assert findings.widths(dot) == {}
 
 
+def test_usage_of_words_that_were_not_seen_for_long(tmp_path: Path, data: Path) -> None:
+    usage = torch.ones(12)
+    usage[4:7] = torch.tensor([2e-33, 1e-33, 1e-33])
+    model = load(checkpoint(tmp_path / "long.pt", data, **{"decoder.head.statistics.usage": usage}))
+    torch.testing.assert_close(model.share[4:7], torch.tensor([0.5, 0.25, 0.25]))
+
+
+def test_languages_that_the_checkpoint_does_not_name(tmp_path: Path, data: Path) -> None:
+    """Found as fairseq finds them: by the names of the files, not of the dictionaries."""
+    path = checkpoint(tmp_path / "pair.pt", data)
+    state = torch.load(path, weights_only=False)
+    state["cfg"]["task"]["target_lang"] = None
+    torch.save(state, path)
+    (data / "dict.de.txt").write_text((data / "dict.tgt.txt").read_text())
+    (data / "dict.en.txt").write_text("".join(f"en{i} 1\n" for i in range(4)))
+    (data / "train.en-de.en.idx").touch()
+    assert load(path).words[4:] == WORDS
+
+
+def test_language_models_with_fewer_words_than_their_dictionary(tmp_path: Path, data: Path) -> None:
+    path = checkpoint(tmp_path / "lm.pt", data)
+    state = torch.load(path, weights_only=False)
+    state["cfg"]["task"] = {"data": str(data), "output_dictionary_size": 8}
+    torch.save(state, path)
+    (data / "dict.txt").write_text((data / "dict.tgt.txt").read_text() + "rare 1\n")
+    assert load(path).words[4:] == WORDS
+
+
+def test_broken_dictionaries_and_old_checkpoints_get_one_line(tmp_path: Path, made_up: Path, data: Path) -> None:
+    (data / "dict.tgt.txt").write_bytes(b"\xff\xfe nonsense")
+    with pytest.raises(Unreadable, match="cannot be read as a dictionary"):
+        load(made_up)
+    state = torch.load(made_up, weights_only=False)
+    del state["model"]["decoder.head.senses.kernel_id"]
+    torch.save(state, tmp_path / "old.pt")
+    with pytest.raises(Unreadable, match="another version"):
+        load(tmp_path / "old.pt")
+
+
+def test_odd_words_are_shown_as_they_are(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "dict.tgt.txt").write_text("[red] 9\n:cat: 8\nfoo\\ 7\nx 6\n")
+    inspect.main([str(checkpoint(tmp_path / "odd.pt", data, "dot")), "--group", "g=:cat:", "--word", "[red]"])
+    printed = capsys.readouterr().out
+    for word in ("[red]", ":cat:", "foo\\", "Groups"):
+        assert word in printed
+
+
+def test_json_has_no_nan(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = torch.full((12,), torch.nan)
+    path = checkpoint(tmp_path / "nan.pt", data, **{"decoder.head.senses.theta_raw": raw})
+    inspect.main([str(path), "--json"])
+    assert "NaN" not in capsys.readouterr().out
+
+
 def test_half_precision_is_read(tmp_path: Path, data: Path) -> None:
     half = {
         "decoder.head.senses.vectors": torch.eye(12, 6).half(),
@@ -146,10 +199,10 @@ def test_mistakes_get_one_line(made_up: Path, options: str, message: str) -> Non
 def test_another_dictionary_is_refused(made_up: Path, data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(Unreadable, match="has no dictionary"):
+    with pytest.raises(Unreadable, match="has no dictionary of the target"):
         load(made_up, other)
     (other / "dict.tgt.txt").write_text("a 1\n")
-    with pytest.raises(Unreadable, match="another dictionary than the model, which has 8 words"):
+    with pytest.raises(Unreadable, match="another dictionary than the model's, which has 8 words"):
         load(made_up, other)
 
 

@@ -1,12 +1,15 @@
 """KerBS as an output layer, and the mixture of softmaxes."""
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional import native
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax, MixtureOfSoftmaxes
 
@@ -276,3 +279,51 @@ def test_one_word_can_be_smoothed() -> None:
     layer = KernelizedBayesianSoftmax(4, 1)
     loss, _ = layer.loss(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), label_smoothing=0.1)
     assert float(loss) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_is_kept_for_evaluating_never_serves_old_weights(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if plain:
+        monkeypatch.setattr(native, "native", lambda: native.Native(None, "not wanted"))
+    made = layer(senses=2).eval()
+    x = torch.randn(5, D)
+
+    def is_right() -> bool:
+        with torch.no_grad():
+            found = made.log_prob(x)
+        return torch.allclose(found, made.log_prob(x).detach(), atol=1e-5)  # with gradients nothing is kept
+
+    assert is_right()
+    with torch.inference_mode():
+        made.log_prob(x)
+    assert is_right()
+    for change in (
+        lambda: made.senses.vectors.mul_(2),
+        lambda: made.senses.theta_raw.add_(1),
+        lambda: made.senses.move(torch.tensor([0]), made.senses.sense_to_word[-1:].clone()),
+        lambda: made.load_state_dict(layer(senses=2, seed=7).state_dict()),
+        lambda: made.double().float(),
+    ):
+        with torch.no_grad():
+            change()
+        assert is_right()
+    # fairseq's optimizers write to .data, which no counter sees
+    made.loss(x, torch.zeros(5, dtype=torch.long))[0].backward()
+    made.senses.vectors.data.mul_(0.5)
+    assert is_right()
+    made.train()
+    made.senses.vectors.data.mul_(0.5)
+    made.eval()
+    assert is_right()
+
+
+def test_a_copy_and_a_pickle_have_nothing_kept() -> None:
+    made = layer(senses=2).eval()
+    x = torch.randn(5, D)
+    with torch.no_grad():
+        expected = made.log_prob(x)
+        for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            assert torch.equal(other.log_prob(x), expected)
+            other.senses.vectors.mul_(2)
+            assert not torch.equal(other.log_prob(x), expected)
+        assert torch.equal(made.log_prob(x), expected)

@@ -168,6 +168,41 @@ def test_a_cache_that_cannot_be_written_is_replaced(fresh: Path, monkeypatch: py
     assert native.native().library is not None
 
 
+@needs_compiler
+def test_a_broken_library_is_built_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_loss()
+    (path,) = fresh.iterdir()
+    broken = fresh.parent / "another" / path.name  # the path is what a process knows a library by
+    broken.parent.mkdir(mode=0o700)
+    broken.write_bytes(b"")
+    monkeypatch.setenv("KERBS_CACHE", str(broken.parent))
+    native.native.cache_clear()
+    assert native.native().library is not None
+    assert broken.stat().st_size == path.stat().st_size
+
+
+@needs_compiler
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_what_others_can_write_is_not_loaded(fresh: Path, which: str) -> None:
+    small_loss()
+    (path,) = fresh.iterdir()
+    (fresh if which == "folder" else path).chmod(0o777)
+    native.native.cache_clear()
+    assert str(fresh) not in native.native().reason
+
+
+@needs_compiler
+def test_a_user_without_a_home(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.delenv("KERBS_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    native.native.cache_clear()
+    assert native.native().library is not None
+
+
 def test_only_float32_on_a_cpu_is_compiled() -> None:
     assert not native.is_native(torch.zeros(1, dtype=torch.float64))
     assert not native.is_native(torch.zeros(1, device="meta"))
@@ -198,10 +233,12 @@ def test_torch_compile_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_compiler
 def test_the_trial_on_a_device_compares_with_the_plain_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "functions", lambda: (compiled.totals_of, compiled.gradient_of))
-    assert compiled.agrees(torch.device("cpu"))
+    for kernel in KERNELS:
+        assert compiled.agrees(torch.device("cpu"), kernel, words=True)
+        assert compiled.agrees(torch.device("cpu"), kernel, words=False)
     wrong = lambda *a: tuple(2 * x for x in compiled.gradient_of(*a))  # noqa: E731
     monkeypatch.setattr(compiled, "functions", lambda: (compiled.totals_of, wrong))
-    assert not compiled.agrees(torch.device("cpu"))
+    assert not compiled.agrees(torch.device("cpu"), "paper", words=False)
 
 
 def test_a_device_that_does_not_compile_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.kernel import KERNELS, full_precision
 from kerbs_fairseq.functional.passes import Columns, PlainPasses, Rows, Totals, bend
 from kerbs_fairseq.functional.words import pick
 
@@ -90,27 +91,27 @@ def compiles(device: torch.device) -> bool:
     if device.type not in ("cuda", "xpu") or os.environ.get("KERBS_NATIVE", "1") == "0":
         return False
     try:
-        with torch.no_grad():
-            return agrees(device)
+        with torch.no_grad(), full_precision(device):
+            return all(agrees(device, kernel, words) for kernel in KERNELS for words in (False, True))
     except Exception as problem:  # whatever a compiler can throw
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
         logger.warning(f"KerBS on {device} runs in plain torch, which is slower: torch.compile failed: {lines[0]}")
         return False
 
 
-def agrees(device: torch.device) -> bool:
+def agrees(device: torch.device, kernel: str, words: bool) -> bool:
     """Whether both passes give what the plain ones give, on a small case."""
     generator = torch.Generator().manual_seed(1)
     vectors, features = (torch.randn(size, 8, generator=generator).to(device) for size in (48, 5))
-    theta = torch.randn(48, generator=generator).to(device)
+    theta = -torch.rand(48, generator=generator).to(device)
     slots = torch.arange(48, device=device).view(16, 3)
     found = []
     for kind in (CompiledPasses, PlainPasses):
-        columns, rows = Columns.of(vectors, theta), Rows.of(features, "paper")
-        over, D = kind(slots, columns, "paper", vectors), features @ vectors.t()
-        totals = over.totals(D, rows, words=True)
+        columns, rows = None if kernel == "dot" else Columns.of(vectors, theta), Rows.of(features, kernel)
+        over, D = kind(slots, columns, kernel, vectors), features @ vectors.t()
+        totals = over.totals(D, rows, words)
         by_D = over.gradient(D, rows, totals, 1 / totals.total, torch.full_like(totals.total, 0.01))
-        found.append([*totals, by_D, over.sums])
+        found.append([x for x in (*totals, by_D, over.sums) if x is not None])
     if all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(*found)):
         return True
     logger.warning(f"KerBS on {device} runs in plain torch: what torch.compile made of it gives other numbers")

@@ -20,10 +20,13 @@ class WordScorer:
     @torch.no_grad()
     def __init__(self, vectors: Tensor, theta: Optional[Tensor], slots: Tensor, kernel: str) -> None:
         self.vectors, self.slots, self.kernel = at_least_float32(vectors.detach()), slots, kernel
-        columns = None
+        self.columns: Optional[Columns] = None
         if theta is not None and kernel != "dot":
-            columns = Columns.of(self.vectors, at_least_float32(theta.detach()))
-        self.passes = passes(slots, columns, kernel, self.vectors)
+            self.columns = Columns.of(self.vectors, at_least_float32(theta.detach()))
+        with full_precision(self.vectors.device):
+            prepared = passes(slots, self.columns, kernel, self.vectors)
+        # the plain ones have memory for one chunk, which must not outlive it, nor be shared by threads
+        self.passes = None if isinstance(prepared, PlainPasses) else prepared
 
     @torch.no_grad()
     def __call__(self, features: Tensor, chunk: int = 0) -> Tensor:
@@ -36,8 +39,9 @@ class WordScorer:
     def score(self, features: Tensor) -> Tensor:
         """One chunk: (n, d) → (n, V)."""
         D, rows = features @ self.vectors.t(), Rows.of(features, self.kernel)
-        if isinstance(self.passes, PlainPasses):
-            return word_log_probs(self.passes.scores(D, rows), self.slots)
+        if self.passes is None:
+            plain = PlainPasses(self.slots, self.columns, self.kernel, self.vectors)
+            return word_log_probs(plain.scores(D, rows), self.slots)
         totals = self.passes.totals(D, rows, words=True)
         assert totals.word is not None
         return totals.word.sub_(totals.total.log())

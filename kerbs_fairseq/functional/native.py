@@ -4,6 +4,7 @@ It needs a C++ compiler (``$CXX``, or c++, g++ or clang++ on the path) and the O
 without them that is said once, and the plain passes are used. ``KERBS_NATIVE=0`` asks for the plain ones.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -13,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -41,9 +43,7 @@ def native() -> Native:
     if os.environ.get("KERBS_NATIVE", "1") == "0":
         return Native(None, "switched off by KERBS_NATIVE=0")
     try:
-        path = compiled()
-        library = ctypes.CDLL(str(path))
-        library.kerbs_totals.restype = library.kerbs_gradient.restype = None
+        path, library = compiled()
     except subprocess.CalledProcessError as problem:
         why = (problem.stderr or "").strip().splitlines() or [str(problem)]
         return _without(f"{problem.cmd[0]} failed: {why[0]}")
@@ -65,29 +65,62 @@ def compiler() -> str:
     raise OSError("no C++ compiler found; install one (Debian: apt install g++), or name it in CXX")
 
 
-def cache() -> Path:
-    """Where compiled libraries are kept."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("KERBS_CACHE") or Path(home) / "kerbs_fairseq")
+def caches() -> Iterator[Path]:
+    """Where compiled libraries can be kept, the best place first."""
+    if os.environ.get("KERBS_CACHE"):
+        yield Path(os.environ["KERBS_CACHE"])
+    elif os.environ.get("XDG_CACHE_HOME"):
+        yield Path(os.environ["XDG_CACHE_HOME"]) / "kerbs_fairseq"
+    else:
+        with contextlib.suppress(RuntimeError):  # a user without a home, as in some containers
+            yield Path.home() / ".cache" / "kerbs_fairseq"
+    yield Path(tempfile.gettempdir()) / f"kerbs_fairseq-{os.getuid()}"
 
 
-def compiled() -> Path:
-    """The library for this source, compiler and processor, compiled if it is not in the cache."""
+def compiled() -> tuple[Path, ctypes.CDLL]:
+    """The library for this source, compiler and processor, compiled if it is not in a cache."""
     cxx = compiler()
-    version = subprocess.run([cxx, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+    version = run([cxx, "--version"])
     key = "\0".join((SOURCE.read_text(encoding="utf8"), version, *FLAGS, processor()))
     name = f"passes-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
-    for folder in (cache(), Path(tempfile.gettempdir()) / f"kerbs_fairseq-{os.getuid()}"):
+    problems = []
+    for folder in caches():
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.stat().st_uid != os.getuid():  # never load what somebody else can write
-                continue
-            if not (folder / name).exists():
-                build(cxx, folder / name)
-        except (PermissionError, NotADirectoryError, FileExistsError):
-            continue
-        return folder / name
-    raise OSError(f"cannot write to {cache()}; set KERBS_CACHE to a folder of yours")
+            only_mine(folder)
+            return folder / name, library(cxx, folder / name)
+        except OSError as problem:
+            problems.append(f"{folder}: {problem.strerror or problem}")
+    raise OSError(f"{'; '.join(problems)}: set KERBS_CACHE to a folder of yours")
+
+
+def library(cxx: str, path: Path) -> ctypes.CDLL:
+    """Load it, and build it before that if it is not there or broken."""
+    for attempt in range(2):
+        if attempt or not path.exists():
+            build(cxx, path)
+        only_mine(path)
+        try:
+            loaded = ctypes.CDLL(str(path))
+            loaded.kerbs_totals.restype = loaded.kerbs_gradient.restype = None
+            return loaded
+        except (OSError, AttributeError):
+            if attempt:
+                raise
+    raise AssertionError("not reached")
+
+
+def only_mine(path: Path) -> None:
+    """Never load what somebody else can write."""
+    state = path.lstat()
+    if state.st_uid != os.getuid() or (state.st_mode & 0o022 and not path.is_symlink()):
+        raise OSError(f"{path.name} can be written by others")
+
+
+def run(command: list[str]) -> str:
+    """What a command prints."""
+    limit = 60 * MINUTES
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=limit).stdout
 
 
 def processor() -> str:
@@ -109,7 +142,8 @@ def build(cxx: str, path: Path) -> None:
             [cxx, *FLAGS, "-c", str(SOURCE), "-o", str(half)],
             [cxx, "-shared", str(half), "-o", str(whole)],
         ):
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=60 * MINUTES)
+            run(command)
+        whole.chmod(0o700)  # whatever the umask
         os.replace(whole, path)
 
 

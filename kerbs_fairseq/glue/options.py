@@ -26,8 +26,8 @@ class KerbsOptions(FairseqDataclass):
     kerbs_init_vectors: ChoiceEnum(INITIAL_VECTORS) = field(  # type: ignore[valid-type]
         default="clone",
         metadata={
-            "help": "senses of a word start as one vector plus a little noise (clone), plus much noise (near), or each on "
-            "its own (random)"
+            "help": "senses of a word start as one vector plus a little noise (clone), plus much noise (near), or each "
+            "on its own (random)"
         },
     )
     kerbs_kernel: ChoiceEnum(KERNELS) = field(  # type: ignore[valid-type]

@@ -103,6 +103,8 @@ class KernelizedBayesianSoftmax(nn.Module):
         table = self.senses
         arguments = (features, table.vectors, table.theta, table.slots, target, weight, table.kernel, label_smoothing)
         found = reference_loss(*arguments) if self.reference else fused_loss(*arguments, self.chunk)
+        if found.loss.requires_grad:  # weights are about to change, perhaps behind their counters of changes
+            self._kept = None, None
         if self.training and found.loss.requires_grad:
             self.count_when_differentiated(found, target, weight)
         return found.loss, found.log_prob

@@ -14,6 +14,7 @@ from kerbs_fairseq.glue.heads import features_of
 from kerbs_fairseq.tools.learned import Unreadable
 
 TOKENS = 4000  # of a batch
+AROUND = 15  # words before and after that make a context: language models read in blocks
 
 
 class Occurrence(NamedTuple):
@@ -23,19 +24,24 @@ class Occurrence(NamedTuple):
     sense: int  # the likely one
     probability: float  # of it among the senses of the word
     feature: Tensor  # (d,)
-    sentence: tuple[str, ...]
+    sentence: tuple[str, ...]  # or the part of it around the word
     position: int
 
 
 def occurrences(checkpoint: Path, data: Path, split: str, words: Sequence[int]) -> Iterator[Occurrence]:
     """Go through a split of a preprocessed corpus with the model."""
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], arg_overrides={"data": str(data)}
-    )
+    try:
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(checkpoint)], arg_overrides={"data": str(data)}
+        )
+    except Exception as error:  # fairseq raises whatever comes: other dictionaries, missing files
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Unreadable(f"the model cannot be loaded together with --data {data}: {reason}") from None
     try:
         task.load_dataset(split)
-    except FileNotFoundError:
-        raise Unreadable(f"--data {data} has no {split}: choose another --split") from None
+    except Exception as error:
+        reason = "" if isinstance(error, FileNotFoundError) else f" ({error})"
+        raise Unreadable(f"--data {data} has no {split} that can be read{reason}: choose another --split") from None
     model.eval()
     wanted = torch.zeros(len(task.target_dictionary), dtype=torch.bool)
     wanted[list(words)] = True
@@ -61,6 +67,9 @@ def in_batch(model: Any, batch: dict[str, Any], wanted: Tensor, dictionary: Any)
     sentences: dict[int, tuple[str, ...]] = {}
     for i, (row, column) in enumerate(zip(rows.tolist(), columns.tolist())):
         if row not in sentences:
-            tokens = [t for t in batch["target"][row].tolist() if t != dictionary.pad()]
-            sentences[row] = tuple(dictionary[t] for t in tokens)
-        yield Occurrence(int(targets[i]), likely[i], probability[i], chosen[i], sentences[row], column)
+            tokens = batch["target"][row]
+            sentences[row] = tuple(dictionary[t] for t in tokens[tokens != dictionary.pad()].tolist())
+        position = int((batch["target"][row, :column] != dictionary.pad()).sum())  # padding may be on the left
+        first, last = max(0, position - AROUND), position + AROUND + 1
+        words = sentences[row][first:last]
+        yield Occurrence(int(targets[i]), likely[i], probability[i], chosen[i], words, position - first)

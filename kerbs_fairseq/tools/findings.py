@@ -46,7 +46,7 @@ def by_number(model: Learned, samples: int = 8) -> list[dict[str, Any]]:
 
 def by_frequency(model: Learned) -> list[int]:
     """Words, most frequent first; special symbols left out."""
-    how_often = model.tokens if model.counts is None else model.counts.float()
+    how_often = model.seen if model.counts is None else model.counts.float()
     order = torch.argsort(how_often, descending=True, stable=True).tolist()
     return [i for i in order if i >= SPECIAL]
 
@@ -66,12 +66,13 @@ def movers(model: Learned, most: int = 8) -> dict[str, list[dict[str, Any]]]:
     return {"won": best(1), "lost": best(-1)}
 
 
-def widths(model: Learned, most: int = 8, least_seen: float = 0.0) -> dict[str, Any]:
+def widths(model: Learned, most: int = 8) -> dict[str, Any]:
     """θ over all senses, by number of senses, and the words with the widest and the narrowest (Figure 3)."""
     if model.kernel == "dot":
         return {}
     theta, of_word = model.theta, model.word_theta()
-    order = [i for i in by_frequency(model) if float(model.tokens[i]) > least_seen]
+    seen = model.seen > 0
+    order = [i for i in by_frequency(model) if seen[i]]
     ranked = sorted(order, key=lambda i: float(of_word[i]), reverse=True)
     points = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
     quantiles = torch.quantile(theta, torch.tensor(points)).tolist()

@@ -5,17 +5,20 @@ Words by number of senses (Table 5 of the paper), words that won and lost most s
 """
 
 import argparse
+import contextlib
+import io
 import json
 import logging
+import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from kerbs_fairseq.tools import findings
 from kerbs_fairseq.tools.learned import Learned, Unreadable, load
@@ -93,7 +96,7 @@ def table(title: str, *columns: str) -> Table:
 
 def row(built: Table, *cells: object) -> None:
     """Numbers with three digits, words as they are."""
-    built.add_row(*(f"{cell:.3f}" if isinstance(cell, float) else escape(str(cell)) for cell in cells))
+    built.add_row(*(Text(f"{cell:.3f}" if isinstance(cell, float) else str(cell)) for cell in cells))
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -109,7 +112,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     for one in tables + [word_table(word) for word in found["words"]]:
         title, one.title = one.title, None  # a title of the table itself would be wrapped to its width
         console.print()
-        console.print(title, style="bold", highlight=False)
+        console.print(Text(str(title), style="bold"))
         console.print(one)
 
 
@@ -133,17 +136,18 @@ def movers_tables(found: dict[str, Any]) -> list[Table]:
 def theta_tables(found: dict[str, Any]) -> list[Table]:
     """θ: quantiles, extremes, groups."""
     theta = found["theta"]
+    groups = table("Groups", "group", ">words", ">θ", ">spread", ">senses a word")
+    for name, line in found["groups"].items():
+        row(groups, name, len(line["words"]), line["theta"], line["spread"], line["senses"])
+    of_groups = [groups] if found["groups"] else []
     if not theta:
-        return []
+        return of_groups
     quantiles = table("θ of all senses", *(f">{name}" for name in theta["quantiles"]))
     row(quantiles, *theta["quantiles"].values())
     extremes = table("Words by θ (a larger θ is a wider kernel)", "largest", ">θ", "smallest", ">θ")
     for a, b in zip(theta["largest"], theta["smallest"]):
         row(extremes, a["word"], a["theta"], b["word"], b["theta"])
-    groups = table("Groups", "group", ">words", ">θ", ">spread", ">senses a word")
-    for name, line in found["groups"].items():
-        row(groups, name, len(line["words"]), line["theta"], line["spread"], line["senses"])
-    return [quantiles, extremes, *([groups] if found["groups"] else [])]
+    return [quantiles, extremes, *of_groups]
 
 
 def idle_table(found: dict[str, Any]) -> Table:
@@ -163,7 +167,7 @@ def word_table(word: dict[str, Any]) -> Table:
     count = "" if word["count"] is None else f", {word['count']} times in training"
     columns = [">sense", ">θ", ">share of usage", ">length", "nearest senses of other words"]
     with_contexts = any("contexts" in sense for sense in word["senses"])
-    built = table(escape(f"{word['word']}{count}"), *columns, *([">meant", "where"] if with_contexts else []))
+    built = table(f"{word['word']}{count}", *columns, *([">meant", "where"] if with_contexts else []))
     for sense in word["senses"]:
         near = ", ".join(f"{other['word']} {other['cosine']:.2f}" for other in sense["nearest"])
         cells = [sense["sense"], sense["theta"], sense["share"], sense["length"], near]
@@ -173,18 +177,41 @@ def word_table(word: dict[str, Any]) -> Table:
     return built
 
 
+def without_nan(found: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(found, dict):
+        return {name: without_nan(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [without_nan(value) for value in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without fairseq's chatter, and torch's."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
     args = arguments(argv)
-    logging.disable(logging.WARNING)  # fairseq's chatter, and torch's
-    warnings.simplefilter("ignore")
     try:
-        found = inspect(args)
+        with quiet():
+            found = inspect(args)
     except Unreadable as problem:
         sys.exit(f"{NAME}: {problem}")
     if args.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print(json.dumps(without_nan(found), indent=1))
     else:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal may not know θ, or the words
         show(found, Console(width=None if sys.stdout.isatty() else 120))
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.initial import initial_senses
+from kerbs_fairseq.functional.inputs import usage_weights
 from kerbs_fairseq.functional.kernel import KERNELS, released_theta
 from kerbs_fairseq.functional.words import slots_of
 
@@ -28,7 +29,6 @@ class Learned:
     theta: Tensor  # (S,); 0 for the kernel ``dot``
     sense_to_word: Tensor  # (S,)
     usage: Tensor  # (S,)
-    tokens: Tensor  # (V,): how often each word was seen in training, lately
     kernel: str
     words: list[str]
     counts: Optional[Tensor]  # (V,): of the dictionary; None if there is none
@@ -49,8 +49,15 @@ class Learned:
     @property
     def share(self) -> Tensor:
         """The share of each sense in the usage of its word (S,); equal shares in a word that was never seen."""
-        total = torch.zeros(self.n_words).index_add(0, self.sense_to_word, self.usage)[self.sense_to_word]
-        return torch.where(total > 0, self.usage / total.clamp_min(1e-30), 1 / self.numbers[self.sense_to_word])
+        slots = self.slots()
+        found = torch.zeros(len(self.usage) + 1)
+        found[slots.flatten()] = usage_weights(self.usage, slots).flatten()  # empty slots, −1, go to the end
+        return found[:-1]
+
+    @property
+    def seen(self) -> Tensor:
+        """How much each word is used (V,); 0 if it was never a target."""
+        return torch.zeros(self.n_words).index_add(0, self.sense_to_word, self.usage)
 
     def senses_of(self, word: int) -> list[int]:
         """Its senses, most used first."""
@@ -97,18 +104,20 @@ def load(path: Path, data: Optional[Path] = None) -> Learned:
         raise Unreadable(f"{path} is no KerBS model: {why}; train with --arch kerbs_…")
     prefix = name[: -len(HEAD)] + "head."
     get = {key[len(prefix) :]: value for key, value in model.items() if key.startswith(prefix)}
+    missing = {"senses.kernel_id", "senses.sense_to_word"} - get.keys()
+    if missing:
+        raise Unreadable(f"{path} was written by another version: it has no {', '.join(sorted(missing))}")
     kernel = KERNELS[int(get["senses.kernel_id"])]
     options, task = settings(state)
     raw = get.get("senses.theta_raw")
     sense_to_word = get["senses.sense_to_word"]
     n_words = int(sense_to_word.max()) + 1
-    words, counts = names(n_words, task, data)
+    words, counts = names(n_words, {**options, **task}, data)
     return Learned(
         vectors=get["senses.vectors"].float(),
         theta=torch.zeros(len(sense_to_word)) if raw is None else theta_of(raw.float(), kernel, options),
         sense_to_word=sense_to_word,
-        usage=get["statistics.usage"].float(),
-        tokens=get["statistics.tokens"].float(),
+        usage=get.get("statistics.usage", torch.zeros(len(sense_to_word))).float(),  # none in old checkpoints
         kernel=kernel,
         words=words,
         counts=counts,
@@ -155,27 +164,40 @@ def names(n_words: int, task: dict[str, Any], data: Optional[Path]) -> tuple[lis
     """The words and their counts; numbers in the place of words if there is no dictionary."""
     from fairseq.data import Dictionary
 
-    trained_on = Path(str(task.get("data", "")).split(":")[0])
-    target = task.get("target_lang")
-    for folder in [data] if data else [trained_on]:
-        found = sorted(folder.glob("dict.*txt")) if folder.is_dir() else []
-        by_name = [path for path in found if path.name == (f"dict.{target}.txt" if target else "dict.txt")]
-        fitting = []
-        for path in by_name or found[::-1]:  # without a name: the target's comes last, or both are one
+    folder = data or Path(str(task.get("data", "")).split(":")[0])
+    path = dictionary_of(folder, task)
+    if path is not None:
+        try:
             dictionary = Dictionary.load(str(path))
-            if len(dictionary) == n_words:
-                fitting.append(dictionary)
-        if fitting:
-            return list(fitting[0].symbols), torch.tensor(fitting[0].count)
-        if data:
-            refuse_data(data, found, n_words)
+        except Exception as error:  # whatever a broken file makes it raise
+            raise Unreadable(f"{path} cannot be read as a dictionary: {error}") from None
+        cut = int(task.get("output_dictionary_size") or -1) == n_words  # a language model with fewer words
+        if len(dictionary) == n_words or cut:
+            return list(dictionary.symbols[:n_words]), torch.tensor(dictionary.count[:n_words])
+    if data:
+        refuse_data(data, path, n_words)
     return [f"#{i}" for i in range(n_words)], None
 
 
-def refuse_data(data: Path, found: list[Path], n_words: int) -> NoReturn:
+def dictionary_of(folder: Path, task: dict[str, Any]) -> Optional[Path]:
+    """The file of the target's dictionary, found as fairseq's tasks find it."""
+    from fairseq.data.data_utils import infer_language_pair
+
+    if (folder / "dict.txt").is_file():
+        return folder / "dict.txt"
+    target = task.get("target_lang")
+    if not target and folder.is_dir():
+        target = infer_language_pair(str(folder))[1]
+    path = folder / f"dict.{target}.txt"
+    return path if path.is_file() else None
+
+
+def refuse_data(data: Path, path: Optional[Path], n_words: int) -> NoReturn:
     """Say why no word can be named by it."""
     if not data.is_dir():
         raise Unreadable(f"--data {data} is no folder")
-    if not found:
-        raise Unreadable(f"--data {data} has no dictionary (dict.….txt): give the folder that fairseq-preprocess wrote")
-    raise Unreadable(f"--data {data} has another dictionary than the model, which has {n_words} words")
+    if path is None:
+        raise Unreadable(
+            f"--data {data} has no dictionary of the target: give the folder that fairseq-preprocess wrote"
+        )
+    raise Unreadable(f"{path} is another dictionary than the model's, which has {n_words} words")
