@@ -45,9 +45,9 @@ class Head:
     only: str = ""  # the only model that has it
 
 
-# Senses that start each on their own, and may move from early on: the demo is a few hundred updates long.
+# Senses that part at the start and may move from early on: the demo is a few hundred updates long.
 SENSES = (
-    "--kerbs-senses 3 --kerbs-init-vectors random --kerbs-reallocate-after 20 --kerbs-reallocate-every 10 "
+    "--kerbs-senses 3 --kerbs-init-vectors near --kerbs-reallocate-after 20 --kerbs-reallocate-every 10 "
     "--kerbs-reallocate-until 400 --kerbs-decay 0.05"
 )
 # Few senses to spare, and a move whenever one is idle: where they go can be compared with the truth.

@@ -24,7 +24,7 @@ class KerbsOptions(FairseqDataclass):
         metadata={"help": "first allocation: random (the paper), uniform (the released code), by word frequency"},
     )
     kerbs_init_vectors: ChoiceEnum(INITIAL_VECTORS) = field(  # type: ignore[valid-type]
-        default="clone",
+        default="near",
         metadata={
             "help": "senses of a word start as one vector plus a little noise (clone), plus much noise (near), or each "
             "on its own (random)"

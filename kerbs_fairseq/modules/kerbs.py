@@ -52,7 +52,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         min_senses: int = 1,
         max_senses: int = 4,
         init: str = "random",
-        init_vectors: str = "clone",
+        init_vectors: str = "near",
         kernel: str = "paper",
         theta_init: float = 1e-8,
         theta_bound: float = 8.0,

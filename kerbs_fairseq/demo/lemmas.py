@@ -1,0 +1,106 @@
+"""The paper's claims about the kernel on made-up context vectors: ``python -m kerbs_fairseq.demo.lemmas``.
+
+Contexts are points on a sphere, a cluster for every meaning; the output layer alone is trained to tell which word they
+belong to. Lemma 1: the senses of a word spread over its clusters. Lemma 2: a wider cluster gets a larger θ. Section
+4.1.2: the width of a Gaussian follows the outliers, θ does not.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Optional
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kerbs_fairseq.functional.kernel import sense_scores
+from kerbs_fairseq.modules import KernelizedBayesianSoftmax
+
+FEATURES = 16
+LENGTH = 4.0  # of a context
+CONTEXTS = 200  # of a cluster
+NARROW, WIDE = 0.2, 1.2
+OUTLIERS = 0.1
+
+
+def clusters(spreads: Sequence[float], seed: int, outliers: float = 0.0) -> Tensor:
+    """A cluster for each spread, around random directions: (clusters, contexts, d); some contexts may lie anywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    centers = functional.normalize(torch.randn(len(spreads), 1, FEATURES, generator=generator), dim=2)
+    noise = torch.randn(len(spreads), CONTEXTS, FEATURES, generator=generator) / FEATURES**0.5
+    points = centers + noise * torch.tensor(spreads).view(-1, 1, 1)
+    anywhere = torch.rand(len(spreads), CONTEXTS, 1, generator=generator) < outliers
+    points = torch.where(anywhere, torch.randn(points.shape, generator=generator), points)
+    return functional.normalize(points, dim=2) * LENGTH
+
+
+def train(layer: KernelizedBayesianSoftmax, contexts: Tensor, words: Tensor, updates: int) -> None:
+    """Fit the layer to contexts (n, d) of words (n,)."""
+    optimizer = torch.optim.Adam(layer.parameters(), 0.05)
+    for _ in range(updates):
+        optimizer.zero_grad()
+        layer(contexts, words).loss.backward()
+        optimizer.step()
+
+
+def lemma_1(seed: int, start: str = "near", updates: int = 400) -> float:
+    """A word with two clusters and two senses, among four words with one cluster each.
+
+    1 if each of its senses has a cluster of its own, 0 if both clusters go to the same one.
+    """
+    contexts = clusters([0.6] * 6, seed)
+    words = torch.tensor([0, 0, 1, 2, 3, 4]).repeat_interleave(CONTEXTS)
+    layer = KernelizedBayesianSoftmax(FEATURES, 5, 2, max_senses=2, init="uniform", init_vectors=start, seed=seed)
+    train(layer, contexts.flatten(0, 1), words, updates)
+    table = layer.senses
+    with torch.no_grad():
+        scores = sense_scores(contexts[:2].flatten(0, 1), table.vectors, table.theta)[:, table.slots[0]]
+    second = scores.argmax(1).view(2, CONTEXTS).float().mean(1)  # share of each cluster that means the second sense
+    return abs(float(second[0] - second[1]))
+
+
+def lemma_2(seed: int, outliers: float = 0.0, updates: int = 600) -> tuple[Tensor, Tensor]:
+    """θ of three words with narrow clusters (3,), and of two with wide ones (2,); one sense each."""
+    contexts = clusters([NARROW] * 3 + [WIDE] * 2, seed, outliers)
+    layer = KernelizedBayesianSoftmax(FEATURES, 5, senses=1, seed=seed)
+    train(layer, contexts.flatten(0, 1), torch.arange(5).repeat_interleave(CONTEXTS), updates)
+    theta = layer.senses.theta
+    assert theta is not None
+    return theta[:3].detach(), theta[3:].detach()
+
+
+def gaussian_width(true_width: float, outliers: float, seed: int, d: int = 512, d_true: int = 8) -> float:
+    """σ of the isotropic Gaussian that fits best, as in section 4.1.2.
+
+    Points have the width ``true_width`` in ``d_true`` of ``d`` dimensions; outliers fill a cube with edge 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.zeros(4000, d)
+    points[:, :d_true] = torch.randn(4000, d_true, generator=generator) * true_width
+    odd = int(4000 * outliers)
+    points[:odd] = torch.rand(odd, d, generator=generator) - 0.5
+    return float(points.square().mean().sqrt())
+
+
+def main(argv: Optional[list[str]] = None) -> None:
+    """Print what came out."""
+    parser = argparse.ArgumentParser(prog="python -m kerbs_fairseq.demo.lemmas", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5, help="sets of contexts (5)")
+    seeds = range(parser.parse_args(argv).seeds)
+    print("Lemma 1: do a word's two senses share its two clusters? (1: one each, 0: both go to one)")
+    for seed in seeds:
+        print(f"  {seed}: {lemma_1(seed):.2f}", flush=True)
+    for outliers in (0.0, OUTLIERS):
+        print(f"Lemma 2: θ of words with narrow and with wide clusters, {outliers:.0%} outliers")
+        for seed in seeds:
+            narrow, wide = lemma_2(seed, outliers)
+            row = " ".join(f"{t:6.2f}" for t in narrow.tolist()) + "  |" + " ".join(f"{t:6.2f}" for t in wide.tolist())
+            print(f"  {seed}: {row}", flush=True)
+    print("Section 4.1.2: σ of the best Gaussian in 512 dimensions, by the true width in 8 of them")
+    for outliers in (0.0, OUTLIERS):
+        widths = ", ".join(f"{true}: {gaussian_width(true, outliers, 0):.3f}" for true in (0.05, 0.1, 0.2))
+        print(f"  {outliers:.0%} outliers: {widths}")
+
+
+if __name__ == "__main__":
+    main()
