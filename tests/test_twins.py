@@ -181,7 +181,9 @@ def test_a_model_of_ones_own_gets_its_twins_in_one_line(data_for) -> None:
 
 def test_shared_embeddings_give_the_senses_their_start(data_for, caplog: pytest.LogCaptureFixture) -> None:
     run = prepare(
-        data_for("transformer"), "transformer", "--arch kerbs_transformer --share-all-embeddings --kerbs-senses 2"
+        data_for("transformer"),
+        "transformer",
+        "--arch kerbs_transformer --share-all-embeddings --kerbs-senses 2 --kerbs-init-vectors clone",
     )
     decoder, encoder = run.model.decoder, run.model.encoder
     assert "shared embeddings: the sense vectors start from the shared table" in caplog.text
