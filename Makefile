@@ -1,5 +1,6 @@
 # make demo   train small models on a made-up corpus and print a table
-# make test   all tests
+# make test   the tests
+# make test-all   and those that repeat in another shape what others test (some five minutes more)
 # make lint   ruff and mypy
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
@@ -15,7 +16,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: help setup test test-install demo bench lint clean
+.PHONY: help setup test test-all test-install demo bench lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -39,6 +40,9 @@ $(READY): setup.py pyproject.toml requirements/pinned.txt requirements/dev.txt b
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+test-all: $(READY)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not install" $(ARGS)
 
 test-install: $(READY)
 	$(BIN)/python -m pytest -m install $(ARGS)

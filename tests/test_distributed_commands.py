@@ -8,7 +8,7 @@ from conftest import ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER,
 
 from kerbs_fairseq.glue import compat
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough]  # with KerBS: test_kerbs_commands.py
 
 # Shards are dealt batch by batch: with --update-freq 2 one process takes the same two batches for an update.
 UPDATES = "--max-update 4 --dropout 0 --attention-dropout 0"

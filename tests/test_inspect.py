@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL_LSTM, SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train
+from conftest import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train
 from fairseq.data import Dictionary
 from test_kerbs_commands import twin
 
@@ -228,10 +228,9 @@ def test_what_is_no_kerbs_model(tmp_path: Path) -> None:
     ("model", "options"),
     [
         (SMALL_TRANSFORMER, ""),
-        (SMALL_LSTM, "--kerbs-kernel dot"),
         (SMALL_LSTM_LM, "--task language_modeling --sample-break-mode eos --kerbs-kernel released"),
     ],
-    ids=["transformer", "lstm", "lstm_lm"],
+    ids=["transformer", "lstm_lm"],
 )
 def test_trained_models_with_contexts(pairs: Path, text: Path, tmp_path: Path, model: str, options: str) -> None:
     folder = text if "_lm" in model else pairs

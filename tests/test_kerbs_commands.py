@@ -55,7 +55,9 @@ def test_training_logs_loss_and_perplexity_to_base_2(pairs: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("model", "backend"), [(SMALL_TRANSFORMER, "legacy_ddp"), (SMALL_LSTM, "c10d")], ids=["legacy_ddp", "c10d"]
+    ("model", "backend"),
+    [pytest.param(SMALL_TRANSFORMER, "legacy_ddp", marks=pytest.mark.thorough), (SMALL_LSTM, "c10d")],
+    ids=["legacy_ddp", "c10d"],
 )
 def test_two_processes_equal_one(pairs: Path, tmp_path: Path, model: str, backend: str) -> None:
     options = f"{KERBS} --max-update 4 --dropout 0" + (" --attention-dropout 0" if model == SMALL_TRANSFORMER else "")
@@ -81,9 +83,9 @@ def test_resumed_training_equals_uninterrupted_training(pairs: Path, tmp_path: P
     "options",
     [
         "--beam 5",
-        "--beam 4 --diverse-beam-groups 2 --diverse-beam-strength 0.5",
+        pytest.param("--beam 4 --diverse-beam-groups 2 --diverse-beam-strength 0.5", marks=pytest.mark.thorough),
         "--sampling --sampling-topp 0.9 --temperature 0.7 --beam 2 --nbest 2",
-        "--beam 5 --prefix-size 2",
+        pytest.param("--beam 5 --prefix-size 2", marks=pytest.mark.thorough),
     ],
     ids=["beam", "diverse", "sampling", "prefix"],
 )
@@ -153,7 +155,11 @@ def test_from_pretrained(pairs: Path, kerbs: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [SMALL_TRANSFORMER_LM, SMALL_LSTM_LM, SMALL_LSTM_LM.replace("lstm_lm", "gru_lm")],
+    [
+        pytest.param(SMALL_TRANSFORMER_LM, marks=pytest.mark.thorough),
+        pytest.param(SMALL_LSTM_LM, marks=pytest.mark.thorough),
+        SMALL_LSTM_LM.replace("lstm_lm", "gru_lm"),
+    ],
     ids=["transformer_lm", "lstm_lm", "gru_lm"],
 )
 def test_language_models_train_and_evaluate(text: Path, tmp_path: Path, model: str) -> None:
@@ -165,7 +171,7 @@ def test_language_models_train_and_evaluate(text: Path, tmp_path: Path, model: s
     assert float(re.search(r"Perplexity: ([\d.]+)", out)[1]) < 400
 
 
-@pytest.mark.parametrize("model", ["kerbs_transformer_lm", "kerbs_gru_lm"])
+@pytest.mark.parametrize("model", ["kerbs_transformer_lm", pytest.param("kerbs_gru_lm", marks=pytest.mark.thorough)])
 def test_hydra_train(text: Path, tmp_path: Path, model: str) -> None:
     run(
         f"fairseq-hydra-train task=language_modeling task.data={text} +model._name={model} "
@@ -217,10 +223,10 @@ def test_criterion_names_the_twin_of_another_model(pairs: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arch", "criterion"),
     [
-        ("kerbs_transformer_lm_wiki103", "kerbs_cross_entropy"),
+        pytest.param("kerbs_transformer_lm_wiki103", "kerbs_cross_entropy", marks=pytest.mark.thorough),
         ("kerbs_lstm_lm", "adaptive_loss"),
-        ("kerbs_transformer_lm", "adaptive_loss"),
-        ("mos_gru_lm", "adaptive_loss"),
+        pytest.param("kerbs_transformer_lm", "adaptive_loss", marks=pytest.mark.thorough),
+        pytest.param("mos_gru_lm", "adaptive_loss", marks=pytest.mark.thorough),
     ],
 )
 def test_adaptive_softmax_is_refused(text: Path, tmp_path: Path, arch: str, criterion: str) -> None:
@@ -249,7 +255,7 @@ def test_checkpoint_that_does_not_fit(pairs: Path, kerbs: Path, transformer: Pat
     refused(again(transformer, "--arch kerbs_", KERBS), "the checkpoint is of a model with another output layer")
 
 
-@pytest.mark.parametrize(("prefix", "side"), [("kerbs", "src"), ("mos", "tgt")])
+@pytest.mark.parametrize(("prefix", "side"), [("kerbs", "src"), pytest.param("mos", "tgt", marks=pytest.mark.thorough)])
 def test_checkpoint_with_another_dictionary(pairs: Path, tmp_path: Path, prefix: str, side: str) -> None:
     model = twin(SMALL_TRANSFORMER, prefix)
     criterion = "--criterion kerbs_cross_entropy" if prefix == "kerbs" else ""

@@ -22,6 +22,7 @@ def test_eval_lm_by_sentences(text: Path, transformer_lm: Path) -> None:
     assert float(ppl) < 400  # the dictionary has about that many words
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_lstm_lm_trains_and_evaluates(text: Path, tmp_path: Path) -> None:
     train(text, SMALL_LSTM_LM, tmp_path, f"{LM_TASK} --max-update 6")
     out = run(
@@ -31,6 +32,7 @@ def test_lstm_lm_trains_and_evaluates(text: Path, tmp_path: Path) -> None:
     assert "Perplexity" in out
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_hydra_train(text: Path, tmp_path: Path) -> None:
     log = run(
         f"fairseq-hydra-train task=language_modeling task.data={text} model=transformer_lm model.decoder_layers=1 "
@@ -44,6 +46,7 @@ def test_hydra_train(text: Path, tmp_path: Path) -> None:
     assert checkpoint["cfg"]["model"]["decoder_embed_dim"] == 32
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_ema_follows_the_model(pairs: Path, tmp_path: Path) -> None:
     train(pairs, SMALL_TRANSFORMER, tmp_path, "--max-update 5 --store-ema --ema-decay 0.5")
     checkpoint = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)

@@ -4,7 +4,7 @@ import pytest
 
 from kerbs_fairseq.demo.lemmas import OUTLIERS, gaussian_width, lemma_1, lemma_2, main
 
-seeds = pytest.mark.parametrize("seed", [0, 1, 2])
+seeds = pytest.mark.parametrize("seed", [0, 1])
 
 
 @seeds

@@ -43,7 +43,7 @@ def solve(
     spread=st.sampled_from([0.0, 1e-8, 0.1, 4.0]),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_they_agree_with_plain_float64(
     n: int, V: int, kernel: str, smoothing: float, size: float, spread: float, seed: int
 ) -> None:
@@ -220,13 +220,12 @@ def test_torch_compile_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     slots, target = slots_of(words, 40, 4), torch.randint(0, 40, (17,), generator=generator)
     h, w = torch.randn(17, 6, generator=generator) * 3, torch.randn(120, 6, generator=generator)
     theta = -torch.rand(120, generator=generator) * 4
-    expected = [solve(h.double(), w.double(), theta.double(), slots, target, kernel, e) for e in (0.0, 0.1)]
+    exact = solve(h.double(), w.double(), theta.double(), slots, target, kernel, 0.1)
     exact_log_probs = WordScorer(w.double(), theta.double(), slots, kernel)(h.double())
     monkeypatch.setattr(choice, "is_native", lambda like: False)
     monkeypatch.setattr(choice, "compiles", lambda device: True)
-    for e, exact in zip((0.0, 0.1), expected):
-        for a, b in zip(solve(h, w, theta, slots, target, kernel, e), exact):
-            assert float((a - b).abs().max()) <= 2e-5 * max(float(b.abs().max()), 0.1)
+    for a, b in zip(solve(h, w, theta, slots, target, kernel, 0.1), exact):
+        assert float((a - b).abs().max()) <= 2e-5 * max(float(b.abs().max()), 0.1)
     torch.testing.assert_close(WordScorer(w, theta, slots, kernel)(h).double(), exact_log_probs, rtol=1e-5, atol=1e-5)
 
 

@@ -60,10 +60,15 @@ def test_versions_agree() -> None:
 @pytest.mark.parametrize(
     ("package", "version", "advice"),
     [
-        ("fairseq", "0.10.2", "pip install --no-deps fairseq==0.12.2"),
+        pytest.param("fairseq", "0.10.2", "pip install --no-deps fairseq==0.12.2", marks=pytest.mark.thorough),
         ("torch", "1.13.1", 'pip install "torch>=2.0,<3"'),
         ("hydra-core", "1.0.7", 'pip install "hydra-core>=1.3.2,<1.4" "omegaconf>=2.3,<2.4"'),
-        ("omegaconf", "2.0.6", 'pip install "hydra-core>=1.3.2,<1.4" "omegaconf>=2.3,<2.4"'),
+        pytest.param(
+            "omegaconf",
+            "2.0.6",
+            'pip install "hydra-core>=1.3.2,<1.4" "omegaconf>=2.3,<2.4"',
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_wrong_version_ends_a_command_with_one_line(tmp_path: Path, package: str, version: str, advice: str) -> None:

@@ -21,7 +21,10 @@ def generate(pairs: Path, transformer: Path, options: str) -> str:
     )
 
 
-@pytest.mark.parametrize("command", ["preprocess", "train", "generate", "interactive", "eval-lm", "validate"])
+LATER = ("train", "generate", "interactive", "eval-lm", "validate")  # which other tests run
+
+
+@pytest.mark.parametrize("command", ["preprocess", *(pytest.param(name, marks=pytest.mark.thorough) for name in LATER)])
 def test_stock_command_starts(command: str) -> None:
     assert "usage:" in run(f"fairseq-{command} --help")
 
@@ -45,6 +48,7 @@ def test_preprocess_joined_dictionary(corpus: Path, tmp_path: Path) -> None:
         assert set((prefix.parent / f"valid.{side}").read_text().split()) <= words
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_lstm_trains_and_validates(pairs: Path, tmp_path: Path) -> None:
     log = train(pairs, SMALL_LSTM, tmp_path, "--max-epoch 2")
     first, second = valid_lines(log)
@@ -52,6 +56,7 @@ def test_lstm_trains_and_validates(pairs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint_best.pt").is_file()
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_resume_goes_on_where_training_stopped(pairs: Path, tmp_path: Path) -> None:
     train(pairs, SMALL_TRANSFORMER, tmp_path, "--max-update 4")
     log = train(pairs, SMALL_TRANSFORMER, tmp_path, "--max-update 7")
@@ -69,6 +74,7 @@ def test_scoring_by_sacrebleu(pairs: Path, transformer: Path) -> None:
     assert re.search(r"beam=2: BLEU = [\d.]+ ", generate(pairs, transformer, "--beam 2 --scoring sacrebleu"))
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_sampling_depends_on_the_seed_alone(pairs: Path, transformer: Path) -> None:
     options = "--sampling --sampling-topk 20 --beam 1 --results-path"
 
@@ -84,6 +90,7 @@ def test_sampling_depends_on_the_seed_alone(pairs: Path, transformer: Path) -> N
     assert sample(2) != first
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_score_reference_gives_a_score_per_reference_token(pairs: Path, transformer: Path) -> None:
     out = generate(pairs, transformer, "--score-reference")
     references = dict(re.findall(r"^T-(\d+)\t(.*)$", out, re.M))
@@ -93,6 +100,7 @@ def test_score_reference_gives_a_score_per_reference_token(pairs: Path, transfor
         assert len(scores[number].split()) == len(reference.split()) + 1  # and the end of the sentence
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_validate_repeats_the_loss_of_training(pairs: Path, tmp_path: Path) -> None:
     log = train(pairs, SMALL_TRANSFORMER, tmp_path, "--max-update 3")
     out = run(
@@ -141,6 +149,7 @@ def test_unknown_user_option_is_refused(pairs: Path) -> None:
     assert "unrecognized arguments" in done.stderr
 
 
+@pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_from_pretrained(pairs: Path, transformer: Path) -> None:
     program = (
         "import kerbs_fairseq\n"
