@@ -1,0 +1,80 @@
+"""Cells of a rating sheet: text that goes through a spreadsheet program and comes back as it was.
+
+A spreadsheet program takes a cell that begins with = + - @ for a formula, and one like 1/2 for a date. Such a cell gets
+an apostrophe in front, as does one that begins with an apostrophe, so that it can be taken off again.
+"""
+
+import csv
+import io
+import re
+import unicodedata
+from pathlib import Path
+
+FORMULA = tuple("=+-@'＝＋－＠")
+LOOKS_LIKE_A_NUMBER = re.compile(
+    r"(?:[\W\d_]|e|am|pm|(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)*", re.IGNORECASE
+)
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+SET, INPUT, REFERENCE, ID, RESPONSE, SCORE = "set", "input", "reference", "response id", "response", "score"
+
+
+class Unusable(Exception):
+    """Files that no study can be made of or read from; the text says why."""
+
+
+def shown(line: str) -> str:
+    """A line of a text file as raters see it: no control characters or line ends, no space around."""
+    visible = (" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c for c in line)
+    return "".join(visible).strip()
+
+
+def escape(text: str) -> str:
+    """``text`` as a cell that no spreadsheet program turns into a formula, a number or a date."""
+    number = any(c.isdigit() for c in text) and LOOKS_LIKE_A_NUMBER.fullmatch(text)
+    return f"'{text}" if text.startswith(FORMULA) or number or text.lower() in ("true", "false") else text
+
+
+def unescape(cell: str) -> str:
+    """The text that ``escape`` made a cell of."""
+    return cell[1:] if cell.startswith("'") else cell
+
+
+def loose(text: str) -> str:
+    """What is left of a text however a spreadsheet program treats quotes, spaces and encodings."""
+    return "".join(c for c in text.casefold() if c.isalnum())
+
+
+def write(path: Path, rows: list[list[str]], delimiter: str) -> None:
+    """A CSV file with a byte order mark, by which Excel knows that it is UTF-8."""
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_ALL).writerows(rows)
+
+
+def decode(data: bytes, path: Path) -> str:
+    """The text of a sheet in the encodings that spreadsheet programs save."""
+    if data.startswith(b"PK"):
+        raise Unusable(f"{path} is a spreadsheet, not text: save it as CSV")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # Excel's "Unicode text"
+        return data.decode("utf-16", errors="replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")  # an old code page: ids and scores are plain ASCII
+
+
+def read(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a sheet by column, each with its number in a spreadsheet, whatever the delimiter and line ends."""
+    try:
+        text = decode(path.read_bytes(), path).replace("\0", "")
+    except OSError as error:
+        raise Unusable(f"cannot read {path}: {error.strerror or error}") from None
+    for delimiter in DELIMITERS.values():
+        try:
+            rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        except csv.Error as error:
+            raise Unusable(f"{path} cannot be read as CSV: {error}") from None
+        header = [name.strip().lower() for name in rows[0]] if rows else []
+        if ID in header and SCORE in header:
+            filled = [(number, row) for number, row in enumerate(rows[1:], start=2) if any(map(str.strip, row))]
+            return [(number, dict(zip(header, row))) for number, row in filled]
+    raise Unusable(f"{path} is no rating sheet: its first row must have the columns {ID!r} and {SCORE!r}")
