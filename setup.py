@@ -28,6 +28,7 @@ setup(
         "tqdm",
         "rich>=12",
         "sacrebleu>=2.3",
+        "scipy>=1.7",
         "sentencepiece>=0.1.99",
     ],
     entry_points={
@@ -35,6 +36,7 @@ setup(
             "kerbs-average = kerbs_fairseq.tools.average:main",
             "kerbs-doctor = kerbs_fairseq.tools.doctor:main",
             "kerbs-inspect = kerbs_fairseq.tools.inspect:main",
+            "kerbs-rate = kerbs_fairseq.tools.rate:main",
             "kerbs-demo = kerbs_fairseq.demo.run:main",
             "kerbs-demo-corpus = kerbs_fairseq.demo.write:main",
         ]
