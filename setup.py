@@ -28,11 +28,15 @@ setup(
         "tqdm",
         "rich>=12",
         "sacrebleu>=2.3",
+        "sacremoses>=0.1",
         "scipy>=1.7",
         "sentencepiece>=0.1.99",
     ],
     entry_points={
         "console_scripts": [
+            "kerbs-corpus = kerbs_fairseq.corpora.command:main",
+            "kerbs-evaluate = kerbs_fairseq.evaluation.command:main",
+            "kerbs-table = kerbs_fairseq.evaluation.sweep:main",
             "kerbs-average = kerbs_fairseq.tools.average:main",
             "kerbs-doctor = kerbs_fairseq.tools.doctor:main",
             "kerbs-inspect = kerbs_fairseq.tools.inspect:main",

@@ -1,0 +1,164 @@
+"""``kerbs-corpus``: from the files of a corpus's owner to text, and from text to subwords.
+
+Each subcommand writes one new folder, as a whole or not at all. The recipes call them in turn.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from kerbs_fairseq.corpora import pieces
+from kerbs_fairseq.corpora.dialogs import read_dialogs
+from kerbs_fairseq.corpora.lines import BadCorpus, whole_folder, write_lines
+from kerbs_fairseq.corpora.pairs import Splits, read_iwslt, read_parallel, read_tabbed, tabbed_file
+from kerbs_fairseq.corpora.sentences import read_sentences
+from kerbs_fairseq.corpora.split import split_by_sentence, tidy, without_overlap
+
+NAME = "kerbs-corpus"
+
+
+def read_pairs(args: argparse.Namespace) -> Splits:
+    """Whatever kind of parallel corpus lies in the folder."""
+    folder, source, target = args.raw, args.source, args.target
+    pair = f"{source}-{target}"
+    for iwslt in (folder, folder / pair):
+        if any(iwslt.glob(f"train.tags.{pair}.*")):
+            return read_iwslt(iwslt, source, target, args.valid_set, args.test_set)
+    if (folder / f"train.{source}").is_file():
+        return read_parallel(folder, source, target)
+    tabbed = tabbed_file(folder)
+    if tabbed is not None:
+        columns = args.columns.split(",")
+        if sorted(columns) != sorted((source, target)):
+            raise BadCorpus(f"--columns {args.columns}: the names of the first two columns, {source},{target} or back")
+        pairs = read_tabbed(tabbed, swap=columns[0] == target)
+        return split_by_sentence(pairs, args.valid, args.test, args.seed)
+    raise BadCorpus(
+        f"{folder} has none of: train.tags.{pair}.{source} (IWSLT), train.{source} with train.{target}, "
+        "one file with tabs (Tatoeba)"
+    )
+
+
+def write_pairs(splits: Splits, names: tuple[str, str], out: Path) -> dict[str, Any]:
+    """Both sides of every part."""
+    counts = {part: len(pairs) for part, pairs in splits.parts().items()}
+    found = {"sides": list(names), "pairs": counts, "left_out": splits.left_out}
+    with whole_folder(out) as folder:
+        for part, pairs in splits.parts().items():
+            for at, side in enumerate(names):
+                write_lines(folder / f"{part}.{side}", (pair[at] for pair in pairs))
+        (folder / "corpus.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def pairs_command(args: argparse.Namespace) -> dict[str, Any]:
+    """Parallel text."""
+    return write_pairs(tidy(read_pairs(args), args.max_words, args.most), (args.source, args.target), args.out)
+
+
+def dialog_command(args: argparse.Namespace) -> dict[str, Any]:
+    """Turns and answers."""
+    splits = tidy(without_overlap(read_dialogs(args.raw)), args.max_words, args.most)
+    return write_pairs(splits, ("src", "tgt"), args.out)
+
+
+def sentences_command(args: argparse.Namespace) -> dict[str, Any]:
+    """Text for a language model."""
+    parts = read_sentences(args.raw, args.cut, args.seed, args.max_words)
+    found = {"sides": ["txt"], "sentences": {part: len(lines) for part, lines in parts.items()}}
+    with whole_folder(args.out) as folder:
+        for part, lines in parts.items():
+            write_lines(folder / f"{part}.txt", lines)
+        (folder / "corpus.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def pieces_command(args: argparse.Namespace) -> dict[str, Any]:
+    """Subwords."""
+    return pieces.encode_folder(args.raw, args.out, args.tokens, args.size, args.language)
+
+
+def three_sizes(text: str) -> list[int]:
+    """300000,10000,30000."""
+    sizes = [int(part) for part in text.replace("/", ",").split(",")]
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise ValueError(text)
+    return sizes
+
+
+def at_least(least: int) -> Any:
+    """A whole number, for argparse."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}: at least {least}")
+        return int(text)
+
+    return number
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = result.add_subparsers(dest="command", required=True)
+
+    def command(name: str, run: Any, text: str, raw: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        made.add_argument("raw", type=Path, help=raw)
+        made.add_argument("out", type=Path, help="new folder")
+        made.set_defaults(run=run)
+        return made
+
+    owner = "folder with the owner's files"
+    pairs = command("pairs", pairs_command, "parallel text: IWSLT, files line by line, or one file with tabs", owner)
+    pairs.add_argument("--source", default="de", help="language")
+    pairs.add_argument("--target", default="en", help="language")
+    pairs.add_argument("--valid-set", default="tst2013", help="IWSLT: set for validation")
+    pairs.add_argument("--test-set", default="tst2014", help="IWSLT: set for test")
+    pairs.add_argument("--columns", default="en,de", help="file with tabs: languages of its first two columns")
+    pairs.add_argument("--valid", type=at_least(1), default=1000, help="file with tabs: pairs for validation")
+    pairs.add_argument("--test", type=at_least(1), default=2000, help="file with tabs: pairs for test")
+    dialog = command("dialog", dialog_command, "DailyDialog: pairs of turns, no test pair that stands in train", owner)
+    sentences = command("sentences", sentences_command, "text for a language model: One-Billion-Word, PTB, any", owner)
+    sentences.add_argument(
+        "--cut", type=three_sizes, help="sentences for train,valid,test, drawn at random; none: the corpus's own parts"
+    )
+    for made in (pairs, dialog):
+        made.add_argument("--most", type=at_least(0), default=0, help="pairs for training at the most; 0: all")
+    for made in (pairs, dialog, sentences):
+        made.add_argument("--max-words", type=at_least(1), default=80, help="longer sentences are not trained on")
+    for made in (pairs, sentences):
+        made.add_argument("--seed", type=int, default=1, help="of the parts")
+    encode = command("pieces", pieces_command, "subwords for a folder of text", "folder written by the others")
+    encode.add_argument(
+        "--tokens",
+        choices=pieces.TOKENS,
+        default="raw",
+        help="what BPE is applied to: raw text, Moses tokens; or words, without BPE",
+    )
+    encode.add_argument("--size", type=at_least(1), default=8000, help="number of pieces, for all sides together")
+    encode.add_argument("--language", action="append", default=[], metavar="SIDE=LANG", help="for Moses; repeatable")
+    return result
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    args = parser().parse_args(argv)
+    if not args.raw.is_dir():
+        sys.exit(f"{NAME}: {args.raw} is no folder")
+    try:
+        found = args.run(args)
+    except BadCorpus as problem:
+        sys.exit(f"{NAME}: {problem}")
+    except KeyboardInterrupt:
+        sys.exit(f"{NAME}: stopped; nothing was written")
+    print(f"{args.out}: {json.dumps(found)}")
+
+
+if __name__ == "__main__":
+    main()

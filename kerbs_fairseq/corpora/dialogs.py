@@ -1,0 +1,35 @@
+"""DailyDialog as its owners give it: a dialog a line, each turn ended by __eou__."""
+
+from pathlib import Path
+
+from kerbs_fairseq.corpora.lines import BadCorpus, clean, raw_lines
+from kerbs_fairseq.corpora.pairs import Pair, Splits
+
+END = "__eou__"
+
+
+def turn_pairs(path: Path) -> list[Pair]:
+    """Each turn with the one that answers it."""
+    pairs: list[Pair] = []
+    for number, line in enumerate(raw_lines(path), 1):
+        if not line.strip():
+            continue
+        *turns, rest = (clean(turn) for turn in line.split(END))
+        if rest:
+            raise BadCorpus(f"{path}, line {number}: the last turn is not ended by {END}; is the file cut short?")
+        spoken = [turn for turn in turns if turn]
+        pairs += zip(spoken, spoken[1:])
+    if not pairs:
+        raise BadCorpus(f"{path} has no dialog")
+    return pairs
+
+
+def read_dialogs(folder: Path) -> Splits:
+    """The files dialogues_train.txt, dialogues_validation.txt and dialogues_test.txt, in the folder or below it."""
+    parts = []
+    for name in ("train", "validation", "test"):
+        files = sorted(folder.rglob(f"dialogues_{name}.txt"))
+        if not files:
+            raise BadCorpus(f"{folder} has no dialogues_{name}.txt, nor has any folder in it")
+        parts.append(turn_pairs(files[0]))
+    return Splits(*parts)

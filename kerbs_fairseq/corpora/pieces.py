@@ -1,0 +1,113 @@
+"""Subwords: sentencepiece on raw text, on the tokens of Moses as in the paper, or none; and the way back to text."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from kerbs_fairseq.corpora.lines import BadCorpus, raw_lines, whole_folder, write_lines
+
+SETTINGS = "pieces.json"
+TOKENS = ("raw", "moses", "words")
+MODEL = "sentencepiece.model"
+
+
+def encode_folder(text: Path, out: Path, tokens: str, size: int, languages: Sequence[str] = ()) -> dict[str, Any]:
+    """Encode train, valid and test of all sides of ``text`` into the new folder ``out``; what was done.
+
+    The subwords are learned on the training text of all sides together.
+    """
+    sides = sorted({path.suffix[1:] for path in text.glob("train.*")})
+    if not sides:
+        raise BadCorpus(f"{text} has no train.*: it should be a folder that kerbs-corpus wrote")
+    settings = {"tokens": tokens, "size": size, "sides": sides, "languages": list(languages)}
+    with whole_folder(out) as folder:
+        tokenised = {
+            (part, side): tokenise(list(raw_lines(text / f"{part}.{side}")), tokens, language_of(side, languages))
+            for part in ("train", "valid", "test")
+            for side in sides
+        }
+        if tokens != "words":
+            training = folder / "training.txt"
+            write_lines(training, (line for side in sides for line in tokenised["train", side]))
+            learn(training, folder / "sentencepiece", size)
+            training.unlink()
+        for (part, side), lines in tokenised.items():
+            encoded = lines if tokens == "words" else split(lines, folder / MODEL)
+            write_lines(folder / f"{part}.{side}", encoded)
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    return settings
+
+
+def language_of(side: str, languages: Sequence[str]) -> str:
+    """The language of a side, for Moses: its name, unless ``languages`` (side=language) says otherwise."""
+    return dict(pair.split("=", 1) for pair in languages).get(side, side)
+
+
+def tokenise(lines: Sequence[str], tokens: str, language: str) -> list[str]:
+    """Lines with Moses tokens, or as they are."""
+    if tokens != "moses":
+        return list(lines)
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    normaliser, tokeniser = MosesPunctNormalizer(language), MosesTokenizer(language)
+    return [tokeniser.tokenize(normaliser.normalize(line), return_str=True, escape=False) for line in lines]
+
+
+def detokenise(lines: Sequence[str], tokens: str, language: str) -> list[str]:
+    """The way back from :func:`tokenise`."""
+    if tokens != "moses":
+        return list(lines)
+    from sacremoses import MosesDetokenizer
+
+    detokeniser = MosesDetokenizer(language)
+    return [detokeniser.detokenize(line.split(), unescape=False) for line in lines]
+
+
+def learn(training: Path, prefix: Path, size: int) -> None:
+    """A BPE model of ``size`` pieces; text is taken as it is, it has been cleaned."""
+    import sentencepiece
+
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(training),
+            model_prefix=str(prefix),
+            vocab_size=size,
+            model_type="bpe",
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        limit = re.search(r"value <= (\d+)", str(error))
+        at_most = f"; {limit[1]} at the most" if limit else ""
+        raise BadCorpus(f"no {size} pieces can be had from so little text{at_most}: choose another --size") from None
+
+
+def split(lines: Sequence[str], model: Path) -> list[str]:
+    """Lines as pieces with spaces between them."""
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return [" ".join(pieces) for pieces in processor.encode(list(lines), out_type=str)]
+
+
+def join(line: str) -> str:
+    """The words of a line of pieces."""
+    return line.replace(" ", "").replace("▁", " ").strip()
+
+
+def to_text(lines: Sequence[str], settings: dict[str, Any], side: Optional[str] = None) -> list[str]:
+    """From what a model puts out to text as people read it."""
+    tokens = settings["tokens"]
+    words = list(lines) if tokens == "words" else [join(line) for line in lines]
+    return detokenise(words, tokens, language_of(side or settings["sides"][-1], settings["languages"]))
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """What :func:`encode_folder` has written down."""
+    try:
+        return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise BadCorpus(f"{folder} has no {SETTINGS}: it should be a folder that kerbs-corpus pieces wrote") from None

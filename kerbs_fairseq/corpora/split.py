@@ -1,0 +1,110 @@
+"""Which sentences are for training, validation and test: no leaks, seeded."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from kerbs_fairseq.corpora.lines import BadCorpus, read_lines
+from kerbs_fairseq.corpora.pairs import Pair, Splits
+
+
+def families(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Pairs that share a sentence on either side, directly or through others, stand in one list."""
+    parent: dict[tuple[int, str], tuple[int, str]] = {}
+
+    def root(node: tuple[int, str]) -> tuple[int, str]:
+        while parent.setdefault(node, node) != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for source, target in pairs:
+        parent[root((0, source))] = root((1, target))
+    found: dict[tuple[int, str], list[Pair]] = defaultdict(list)
+    for pair in dict.fromkeys(pairs):
+        found[root((0, pair[0]))].append(pair)
+    return list(found.values())
+
+
+def split_by_sentence(pairs: Sequence[Pair], valid: int, test: int, seed: int) -> Splits:
+    """So that no sentence of either side stands in two parts.
+
+    Validation and test take one pair of a family each; the others of such a family are left out.
+    """
+    groups = families(pairs)
+    if len(groups) <= valid + test:
+        raise BadCorpus(
+            f"{valid} pairs for validation and {test} for test are asked for, and there are {len(groups):,} groups of "
+            "pairs that share no sentence with another: ask for fewer (--valid, --test)"
+        )
+    random.Random(seed).shuffle(groups)
+    chosen, rest = groups[: valid + test], groups[valid + test :]
+    first = [group[0] for group in chosen]
+    train = [pair for group in rest for pair in group]
+    random.Random(seed + 1).shuffle(train)
+    dropped = sum(len(group) - 1 for group in chosen)
+    return Splits(train, first[test:], first[:test], {"translations of a sentence held out": dropped})
+
+
+def tidy(splits: Splits, max_words: int, most: int = 0) -> Splits:
+    """Without empty sides; in training also without sentences of over ``max_words`` words, and at most ``most``."""
+    left_out = dict(splits.left_out)
+    parts = {}
+    for name, pairs in splits.parts().items():
+        kept = [pair for pair in pairs if all(pair)]
+        left_out[f"{name}: empty on one side"] = len(pairs) - len(kept)
+        parts[name] = kept
+    short = [pair for pair in parts["train"] if max(len(side.split()) for side in pair) <= max_words]
+    left_out[f"train: over {max_words} words"] = len(parts["train"]) - len(short)
+    parts["train"] = short[:most] if most else short
+    for name, pairs in parts.items():
+        if not pairs:
+            raise BadCorpus(f"nothing is left for {name}")
+    return Splits(**parts, left_out={what: n for what, n in left_out.items() if n})
+
+
+def without_overlap(splits: Splits) -> Splits:
+    """Validation and test without the pairs that stand in training but for capital letters.
+
+    Of DailyDialog's 6,740 test pairs these are 1,395.
+    """
+
+    def lower(pair: Pair) -> Pair:
+        return pair[0].lower(), pair[1].lower()
+
+    known = {lower(pair) for pair in splits.train}
+    left_out = dict(splits.left_out)
+    kept = {}
+    for name in ("valid", "test"):
+        pairs = splits.parts()[name]
+        kept[name] = [pair for pair in pairs if lower(pair) not in known]
+        left_out[f"{name}: stands in train"] = len(pairs) - len(kept[name])
+    return Splits(splits.train, **kept, left_out=left_out)
+
+
+def cut_sentences(files: Sequence[Path], sizes: Sequence[int], seed: int) -> list[list[str]]:
+    """Parts of ``sizes`` from shards, drawn at random; a sentence stands in one part only.
+
+    As many shards are read as are needed: the owner has shuffled them.
+    """
+    wanted = sum(sizes)
+    order = sorted(files)
+    random.Random(seed).shuffle(order)
+    found: dict[str, None] = {}  # a set that keeps its order
+    for path in order:
+        found.update(dict.fromkeys(line for line in read_lines(path) if line))
+        if len(found) >= wanted:
+            break
+    if len(found) < wanted:
+        raise BadCorpus(
+            f"{wanted:,} sentences are asked for ({' + '.join(f'{n:,}' for n in sizes)}), "
+            f"and there are {len(found):,}: ask for fewer"
+        )
+    sentences = list(found)
+    random.Random(seed + 1).shuffle(sentences)
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(sentences[start : start + size])
+        start += size
+    return parts

@@ -1,0 +1,58 @@
+"""Reading what fairseq-generate and fairseq-eval-lm have written."""
+
+import re
+from pathlib import Path
+
+HYPOTHESIS = re.compile(r"H-(\d+)\t[^\t]*\t(.*)")
+SENTENCE = re.compile(r"\| (\d+) (\S+ \[-?(?:[\d.]+|inf|nan)\](?:\t.*)?)$")
+LOG_PROB = re.compile(r" \[(-?(?:[\d.]+|inf|nan))\](?=\t|$)")
+
+
+class BadOutput(Exception):
+    """An output that is not what it should be; the text says what to do."""
+
+
+def read_text(path: Path) -> str:
+    """The file, or one line that says why not."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadOutput(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise BadOutput(f"{path} is not UTF-8") from None
+
+
+def in_order(found: dict[int, object], path: Path) -> None:
+    """Refuse a file with gaps: a search that was stopped, or sentences that were skipped."""
+    missing = next((i for i in range(len(found)) if i not in found), None)
+    if not found or missing is not None:
+        what = "no sentence" if not found else f"no sentence {missing}, and later ones"
+        raise BadOutput(f"{path} has {what}: run the search again")
+
+
+def hypotheses(path: Path) -> list[str]:
+    """The best hypotheses of fairseq-generate, in the order of the data."""
+    found: dict[int, str] = {}
+    for line in read_text(path).split("\n"):
+        match = HYPOTHESIS.match(line)
+        if match and int(match[1]) not in found:  # with --nbest the best one comes first
+            found[int(match[1])] = match[2].strip()
+    in_order(dict(found), path)
+    return [found[i] for i in range(len(found))]
+
+
+def sentence_nll(path: Path) -> list[float]:
+    """−log P in nats of each sentence, from fairseq-eval-lm --output-word-probs, in the order of the data."""
+    found: dict[int, float] = {}
+    for line in read_text(path).split("\n"):
+        match = SENTENCE.search(line)
+        if match:
+            found[int(match[1])] = -sum(float(value) for value in LOG_PROB.findall(match[2]))
+    in_order(dict(found), path)
+    return [found[i] for i in range(len(found))]
+
+
+def best_valid_ppl(log: Path) -> float:
+    """The best validation perplexity (per token) in a log of fairseq-train --log-format json; inf if there is none."""
+    found = re.findall(r'"valid_ppl": "([\d.]+)"', read_text(log)) if log.is_file() else []
+    return min((float(ppl) for ppl in found), default=float("inf"))

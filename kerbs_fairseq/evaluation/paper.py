@@ -1,0 +1,64 @@
+"""The cells of the paper's tables, how we call them, and the figures printed there."""
+
+from dataclasses import dataclass
+from typing import Union
+
+from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
+
+HEADS = {"softmax": "softmax", "mos": "MoS", "kerbs": "KerBS"}
+ABLATIONS = {"nokernel": "w/o kernel", "onesense": "one sense", "static": "w/o dynamic allocation"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A recipe: what its models are judged by, and what the paper reports for its cells."""
+
+    title: str
+    measure: str
+    scorer: Union[Bleu, Perplexity]
+    figures: dict[str, float]
+
+
+TASKS = {
+    "mt_iwslt16": Task(
+        "Translation, IWSLT'16 de→en",
+        "BLEU-4",
+        Bleu(4),
+        {
+            "seq2seq-softmax": 25.91,
+            "seq2seq-mos": 26.45,
+            "seq2seq-kerbs": 27.28,
+            "seq2seq-kerbs-nokernel": 26.79,
+            "seq2seq-kerbs-onesense": 26.80,
+            "seq2seq-kerbs-static": 27.00,
+            "transformer-softmax": 29.61,
+            "transformer-mos": 28.54,
+            "transformer-kerbs": 30.90,
+        },
+    ),
+    "lm_1b": Task(
+        "Language model, One-Billion-Word",
+        "PPL",
+        Perplexity(),
+        {"gru-softmax": 103.12, "gru-mos": 102.72, "gru-kerbs": 102.17},
+    ),
+    "dialog_dailydialog": Task(
+        "Dialog, DailyDialog",
+        "BLEU-1",
+        Bleu(1),
+        {
+            "seq2seq-softmax": 16.56,
+            "seq2seq-mos": 13.73,
+            "seq2seq-kerbs": 17.85,
+            "transformer-softmax": 10.61,
+            "transformer-mos": 9.81,
+            "transformer-kerbs": 10.90,
+        },
+    ),
+}
+
+
+def name_of(cell: str) -> tuple[str, str]:
+    """(model, output layer) as the table shows them: seq2seq-kerbs-static → ("seq2seq", "KerBS w/o …")."""
+    model, head, *ablation = cell.split("-")
+    return model, " ".join([HEADS[head], *(ABLATIONS[a] for a in ablation)])

@@ -1,0 +1,62 @@
+"""BLEU and perplexity from sums over sentences, so that they can be had again for any choice of sentences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Bleu:
+    """sacrebleu's BLEU up to n-grams of ``order``; ``tokenise`` is sacrebleu's name of a tokeniser, or none."""
+
+    order: int = 4
+    tokenise: str = "13a"
+    larger_is_better = True
+
+    def metric(self) -> Any:
+        """The metric of sacrebleu."""
+        from sacrebleu.metrics import BLEU
+
+        return BLEU(max_ngram_order=self.order, tokenize=self.tokenise, force=True, effective_order=True)
+
+    def signature(self, hypotheses: Sequence[str], references: Sequence[str]) -> str:
+        """What sacrebleu says of how the score was computed."""
+        from sacrebleu.metrics import BLEU
+
+        metric = BLEU(max_ngram_order=self.order, tokenize=self.tokenise, force=True)
+        metric.corpus_score(list(hypotheses), [list(references)])
+        return str(metric.get_signature())
+
+    def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> Array:
+        """Matches and totals of each order, and both lengths, of every sentence: (sentences, 2 · order + 2)."""
+        metric = self.metric()
+        found = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references)]
+        return np.array([[*f.counts, *f.totals, f.sys_len, f.ref_len] for f in found], dtype=np.float64)
+
+    def score(self, total: Array) -> float:
+        """BLEU of statistics that were summed over sentences, (2 · order + 2,), smoothed as sacrebleu does."""
+        from sacrebleu.metrics import BLEU
+
+        counts = [int(n) for n in total]
+        matches, possible = counts[: self.order], counts[self.order : 2 * self.order]
+        return BLEU.compute_bleu(matches, possible, *counts[-2:], smooth_method="exp", max_ngram_order=self.order).score
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """e to the mean −log P of a word; the end of a sentence counts as a word."""
+
+    larger_is_better = False
+
+    def statistics(self, nll: Sequence[float], sentences: Sequence[str]) -> Array:
+        """−log P and number of words of every sentence: (sentences, 2)."""
+        return np.array([[loss, len(text.split()) + 1] for loss, text in zip(nll, sentences)], dtype=np.float64)
+
+    def score(self, total: Array) -> float:
+        """The perplexity of statistics that were summed over sentences, (2,)."""
+        return float(np.exp(total[0] / total[1]))

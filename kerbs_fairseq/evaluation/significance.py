@@ -1,0 +1,46 @@
+"""Paired bootstrap: how often one system would be no better than another on test sets drawn from this one."""
+
+from dataclasses import dataclass
+from typing import Union
+
+import numpy as np
+
+from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
+
+SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of a system with a baseline, both the mean over their seeds."""
+
+    difference: float  # system minus baseline
+    low: float  # 95 % of the differences lie between these two
+    high: float
+    p: float  # one-sided: the share of test sets on which the system is not better
+
+
+def means(scorer: Union[Bleu, Perplexity], statistics: Array, weights: Array) -> Array:
+    """Scores, mean over seeds: statistics (seeds, sentences, k), weights (sets, sentences) → (sets,)."""
+    totals = np.einsum("bn,snk->bsk", weights, statistics)
+    return np.array([np.mean([scorer.score(total) for total in seeds]) for seeds in totals])
+
+
+def paired_bootstrap(
+    scorer: Union[Bleu, Perplexity], system: Array, baseline: Array, samples: int = SAMPLES, seed: int = 1
+) -> Comparison:
+    """Compare statistics (seeds, sentences, k) of the same sentences; seeds may differ in number.
+
+    Sentences are drawn with replacement, the same ones for both systems and all seeds. So p speaks of the test set; how
+    much seeds differ is for their spread to say.
+    """
+    n = system.shape[1]
+    if baseline.shape[1] != n:
+        raise ValueError(f"{n} sentences against {baseline.shape[1]}: these are different test sets")
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=samples).astype(np.float64)
+    everything = np.ones((1, n))
+    difference = float((means(scorer, system, everything) - means(scorer, baseline, everything))[0])
+    drawn = means(scorer, system, weights) - means(scorer, baseline, weights)
+    better = drawn > 0 if scorer.larger_is_better else drawn < 0
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Comparison(difference, float(low), float(high), (int((~better).sum()) + 1) / (samples + 1))

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Dialog, DailyDialog: from the owner's files to fairseq's binary format.
+#
+# Needs:    nothing for --raw; else a connection (5 MB)
+# Start:    recipes/dialog_dailydialog/prepare.sh
+#           recipes/dialog_dailydialog/prepare.sh --raw FOLDER --out FOLDER
+# Options:  --raw FOLDER   take dialogues_train.txt, dialogues_validation.txt and dialogues_test.txt from here
+#           --out FOLDER   work here (out/dialog_dailydialog)
+#           --tokens raw|moses|words     BPE on the text as it is; on Moses tokens; or whole words
+#           --size 8000                  number of pieces
+#           -- OPTION...                 for `kerbs-corpus dialog`: --max-words 80, --most N
+# Pairs of validation and test that stand in train are removed, as in the paper.
+# A step that is finished is skipped; one that is interrupted leaves nothing.
+set -euo pipefail
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/../common.sh"
+
+URL=http://yanran.li/files/ijcnlp_dailydialog.zip
+SHA256=c641e88cbf21fd7c1b57289387f9107d33fe8685a2b37fe8066b82776535ea89
+
+RAW='' OUT=out/$RECIPE TOKENS=raw SIZE=8000 SUFFIX='' MORE=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage && exit ;;
+    --raw) RAW=$(value "$1" "$@") && shift 2 ;;
+    --out) OUT=$(value "$1" "$@") && shift 2 ;;
+    --tokens) TOKENS=$(value "$1" "$@") && shift 2 ;;
+    --size) SIZE=$(value "$1" "$@") && number "$1" "$SIZE" && shift 2 ;;
+    --) shift && MORE=("$@") && break ;;
+    *) die "unknown option $1; see --help" ;;
+  esac
+done
+need kerbs-corpus fairseq-preprocess
+
+unpack() { # an archive of archives, one for each part
+  local part
+  python3 -m zipfile -e "$OUT/ijcnlp_dailydialog.zip" "$1"
+  for part in train validation test; do
+    python3 -m zipfile -e "$1/ijcnlp_dailydialog/$part.zip" "$1"
+  done
+}
+
+remember "raw=${RAW:-download} tokens=$TOKENS size=$SIZE ${MORE[*]}"
+if [ -z "$RAW" ]; then
+  fetch $URL "$OUT/ijcnlp_dailydialog.zip" $SHA256
+  step raw unpack {}
+  RAW=$OUT/raw
+fi
+step text kerbs-corpus dialog "$RAW" {} "${MORE[@]}"
+step pieces kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE" --language src=en --language tgt=en
+step binary preprocess {} --source-lang src --target-lang tgt
+say "ready: recipes/$RECIPE/train.sh seq2seq-kerbs --out $OUT"

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Language model, One-Billion-Word: from the owner's files to fairseq's binary format.
+#
+# Needs:    nothing for --raw; else a connection (1.8 GB)
+# Start:    recipes/lm_1b/prepare.sh
+#           recipes/lm_1b/prepare.sh --raw FOLDER --out FOLDER
+# Options:  --raw FOLDER   take shards from here (news.en-00001-of-00100 …, *.tokens or *.txt), or a corpus with its own
+#                          parts (ptb.train.txt, ptb.valid.txt, ptb.test.txt), for which --cut own is the word
+#           --out FOLDER   work here (out/lm_1b)
+#           --cut 300000,10000,30000     sentences for train, valid and test, drawn at random; own: the corpus's parts
+#           --tokens raw|moses|words     BPE on the text as it is; on Moses tokens; or whole words
+#           --size 10000                 number of pieces
+#           -- OPTION...                 for `kerbs-corpus sentences`: --seed 1, --max-words 80
+# A step that is finished is skipped; one that is interrupted leaves nothing.
+set -euo pipefail
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/../common.sh"
+
+NAME=1-billion-word-language-modeling-benchmark-r13output
+URL=http://www.statmt.org/lm-benchmark/$NAME.tar.gz
+SHA256=01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e
+
+RAW='' OUT=out/$RECIPE TOKENS=raw SIZE=10000 CUT=300000,10000,30000 SUFFIX=.txt MORE=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage && exit ;;
+    --raw) RAW=$(value "$1" "$@") && shift 2 ;;
+    --out) OUT=$(value "$1" "$@") && shift 2 ;;
+    --cut) CUT=$(value "$1" "$@") && shift 2 ;;
+    --tokens) TOKENS=$(value "$1" "$@") && shift 2 ;;
+    --size) SIZE=$(value "$1" "$@") && number "$1" "$SIZE" && shift 2 ;;
+    --) shift && MORE=("$@") && break ;;
+    *) die "unknown option $1; see --help" ;;
+  esac
+done
+need kerbs-corpus fairseq-preprocess
+
+unpack() { # a few of the hundred shards are enough
+  mkdir "$1"
+  tar -xzf "$OUT/$NAME.tar.gz" -C "$1" --wildcards '*/training-monolingual.tokenized.shuffled/news.en-0000?-of-00100'
+}
+
+remember "raw=${RAW:-download} cut=$CUT tokens=$TOKENS size=$SIZE ${MORE[*]}"
+if [ -z "$RAW" ]; then
+  fetch $URL "$OUT/$NAME.tar.gz" $SHA256
+  step raw unpack {}
+  RAW=$OUT/raw
+fi
+[ "$CUT" = own ] || MORE+=(--cut "$CUT")
+step text kerbs-corpus sentences "$RAW" {} "${MORE[@]}"
+step pieces kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE" --language txt=en
+step binary preprocess {} --only-source
+say "ready: recipes/$RECIPE/train.sh gru-kerbs --out $OUT"

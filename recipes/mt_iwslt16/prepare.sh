@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Translation, IWSLT'16 German to English: from the owner's files to fairseq's binary format.
+#
+# Needs:    nothing for --raw; else a connection (about 700 MB, the archive of all languages)
+# Start:    recipes/mt_iwslt16/prepare.sh
+#           recipes/mt_iwslt16/prepare.sh --raw FOLDER --out FOLDER
+# Options:  --raw FOLDER   take the corpus from here: IWSLT's de-en (train.tags.de-en.de, *.xml), or files line by line
+#                          (train.de, train.en, val.*, test*.*), or one file with tabs (Tatoeba), split by sentence
+#           --out FOLDER   work here (out/mt_iwslt16)
+#           --source de --target en      languages
+#           --tokens raw|moses|words     BPE on raw text; on Moses tokens, as in the paper; or whole words
+#           --size 10000                 number of pieces of both languages together
+#           -- OPTION...                 for `kerbs-corpus pairs`: --max-words 80, --valid-set tst2013, --most N …
+# A step that is finished is skipped; one that is interrupted leaves nothing.
+set -euo pipefail
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/../common.sh"
+
+URL='https://drive.usercontent.google.com/download?id=1l5y6Giag9aRPwGtuZHswh3w5v3qEz8D8&confirm=t' # WIT3's own copy
+MD5=c393ed3fc2a1b0f004b3331043f615ae
+
+RAW='' OUT=out/$RECIPE SOURCE=de TARGET=en TOKENS=raw SIZE=10000 SUFFIX='' MORE=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage && exit ;;
+    --raw) RAW=$(value "$1" "$@") && shift 2 ;;
+    --out) OUT=$(value "$1" "$@") && shift 2 ;;
+    --source) SOURCE=$(value "$1" "$@") && shift 2 ;;
+    --target) TARGET=$(value "$1" "$@") && shift 2 ;;
+    --tokens) TOKENS=$(value "$1" "$@") && shift 2 ;;
+    --size) SIZE=$(value "$1" "$@") && number "$1" "$SIZE" && shift 2 ;;
+    --) shift && MORE=("$@") && break ;;
+    *) die "unknown option $1; see --help" ;;
+  esac
+done
+need kerbs-corpus fairseq-preprocess
+
+unpack() { # from the archive of all languages to the pair's own
+  mkdir "$1"
+  tar -xzOf "$OUT/2016-01.tgz" "2016-01/texts/$SOURCE/$TARGET/$SOURCE-$TARGET.tgz" | tar -xz -C "$1"
+}
+
+remember "raw=${RAW:-download} $SOURCE-$TARGET tokens=$TOKENS size=$SIZE ${MORE[*]}"
+if [ -z "$RAW" ]; then
+  fetch "$URL" "$OUT/2016-01.tgz" $MD5
+  step raw unpack {}
+  RAW=$OUT/raw
+fi
+step text kerbs-corpus pairs "$RAW" {} --source "$SOURCE" --target "$TARGET" "${MORE[@]}"
+step pieces kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE"
+step binary preprocess {} --source-lang "$SOURCE" --target-lang "$TARGET"
+say "ready: recipes/$RECIPE/train.sh seq2seq-kerbs --out $OUT"

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The paper's table of one task: trains and evaluates all its cells with several seeds, or goes on where it stopped.
+#
+# Needs:    what the recipe's prepare.sh has written
+# Start:    recipes/table.sh TASK [--out out/TASK] [--seeds 1,2,3]      TASK: mt_iwslt16, lm_1b, dialog_dailydialog
+# Options:  --cells a,b        only these cells            --jobs 2       models trained side by side
+#           --scale small      sizes for a laptop          --updates N    length of the training
+#           -- OPTION...       for fairseq-train, the same for all cells
+# Prints the table as Markdown at the end; OUT/table.md has it after every model. A cell that fails does not stop others.
+set -euo pipefail
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/common.sh"
+
+case ${1:-} in
+  '' | -h | --help) usage && exit ;;
+esac
+TASK=$1 && shift
+[ -f "$ROOT/recipes/$TASK/train.sh" ] || die "there is no task '$TASK'; there are: mt_iwslt16 lm_1b dialog_dailydialog"
+need kerbs-table
+out=(--out "out/$TASK")
+[[ " $* " == *" --out "* ]] && out=()
+exec kerbs-table "$ROOT/recipes/$TASK" "${out[@]}" "$@"
