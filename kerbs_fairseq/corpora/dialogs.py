@@ -26,10 +26,11 @@ def turn_pairs(path: Path) -> list[Pair]:
 
 def read_dialogs(folder: Path) -> Splits:
     """The files dialogues_train.txt, dialogues_validation.txt and dialogues_test.txt, in the folder or below it."""
-    parts = []
-    for name in ("train", "validation", "test"):
+
+    def of(name: str) -> list[Pair]:
         files = sorted(folder.rglob(f"dialogues_{name}.txt"))
         if not files:
             raise BadCorpus(f"{folder} has no dialogues_{name}.txt, nor has any folder in it")
-        parts.append(turn_pairs(files[0]))
-    return Splits(*parts)
+        return turn_pairs(files[0])
+
+    return Splits(of("train"), of("validation"), of("test"))

@@ -64,7 +64,7 @@ def read_iwslt(folder: Path, source: str, target: str, valid: str, test: str) ->
             raise BadCorpus(f"{folder} has no set {name} for {pair}; it has {', '.join(there) or 'none'}")
         return side_by_side(files[0][0], files[1][0], "xml")
 
-    train = side_by_side(*(folder / f"train.tags.{pair}.{side}" for side in (source, target)), read="tags")
+    train = side_by_side(folder / f"train.tags.{pair}.{source}", folder / f"train.tags.{pair}.{target}", "tags")
     return Splits(train, of_set(valid), of_set(test))
 
 

@@ -42,9 +42,10 @@ class Bleu:
         """BLEU of statistics that were summed over sentences, (2 · order + 2,), smoothed as sacrebleu does."""
         from sacrebleu.metrics import BLEU
 
-        counts = [int(n) for n in total]
-        matches, possible = counts[: self.order], counts[self.order : 2 * self.order]
-        return BLEU.compute_bleu(matches, possible, *counts[-2:], smooth_method="exp", max_ngram_order=self.order).score
+        *counts, length, wanted = (int(n) for n in total)
+        matches, possible = counts[: self.order], counts[self.order :]
+        found = BLEU.compute_bleu(matches, possible, length, wanted, smooth_method="exp", max_ngram_order=self.order)
+        return float(found.score)
 
 
 @dataclass(frozen=True)

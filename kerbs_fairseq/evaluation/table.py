@@ -34,8 +34,8 @@ def compare(task: Task, system: Sequence[Run], baseline: Sequence[Run], wanted: 
     ours, theirs = in_common(system, baseline)
     if not ours:
         return None
-    of_both = [statistics(runs, task.scorer, wanted) for runs in (ours, theirs)]
-    return paired_bootstrap(task.scorer, *of_both)
+    system_statistics, baseline_statistics = (statistics(runs, task.scorer, wanted) for runs in (ours, theirs))
+    return paired_bootstrap(task.scorer, system_statistics, baseline_statistics)
 
 
 def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
@@ -73,8 +73,8 @@ def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
 def footnotes(task: Task, runs: dict[str, list[Run]]) -> list[str]:
     """What a reader must know."""
     notes = [
-        "p: one-sided, paired bootstrap over the test sentences (1,000 draws), scores averaged over the seeds that both "
-        "have; the spread over seeds stands beside the mean."
+        "p: one-sided, paired bootstrap over the test sentences (1,000 draws), scores averaged over the seeds that "
+        "both have; the spread over seeds stands beside the mean."
     ]
     if task.measure == "PPL":
         return [*notes, "PPL is per word of the text, the end of a sentence included, whatever the subwords."]
