@@ -155,7 +155,6 @@ train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of t
   echo "${command[*]}" >"$RUN/command"
   say "$CELL, seed $SEED: ${command[*]}"
   "${command[@]}" 2>&1 | tee -a "$RUN/train.log" | grep --line-buffered -E '\| valid \||Error|error:' || true
-  [ "${PIPESTATUS[0]}" -eq 0 ] || true
   grep -q 'done training' "$RUN/train.log" || die "$CELL, seed $SEED failed: $(tail -n 1 "$RUN/train.log")"
   touch "$RUN/trained"
 }

@@ -27,7 +27,8 @@ LAST_LINES = 5
 
 def say(text: str) -> None:
     """Print at once, with the time."""
-    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")  # in one piece: several models are under way
+    sys.stdout.flush()
 
 
 @dataclass
