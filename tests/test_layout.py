@@ -12,10 +12,12 @@ MAY_IMPORT = {
     "modules": {"functional"},
     "allocation": set(),
     "glue": {"functional", "modules", "allocation"},
+    "corpora": set(),
+    "evaluation": {"corpora"},
     "tools": {"functional", "modules", "allocation", "glue"},
     "demo": {"functional", "modules", "allocation", "glue", "tools"},
 }
-WITHOUT_FAIRSEQ = {"functional", "modules", "allocation"}
+WITHOUT_FAIRSEQ = {"functional", "modules", "allocation", "corpora", "evaluation"}
 FILES = [path for room in MAY_IMPORT for path in sorted((PACKAGE / room).rglob("*.py"))]
 
 

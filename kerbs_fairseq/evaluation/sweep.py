@@ -128,7 +128,12 @@ def cells_of(text: Optional[str], known: Sequence[str]) -> list[str]:
 
 def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog="What stands behind -- goes to fairseq-train, the same for all cells.",
+    )
     parser.add_argument("recipe", type=Path, help="folder of the recipe, such as recipes/mt_iwslt16")
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare.sh was given")
     parser.add_argument("--seeds", default="1,2,3", help="seeds of the training (1,2,3)")
@@ -136,8 +141,11 @@ def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="models trained side by side (1)")
     parser.add_argument("--scale", help="paper or small, for train.sh")
     parser.add_argument("--updates", help="length of the training, for train.sh")
-    parser.add_argument("more", nargs="*", metavar="-- OPTION", help="options of fairseq-train, the same for all cells")
-    return parser.parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    end = given.index("--") if "--" in given else len(given)
+    args = parser.parse_args(given[:end])
+    args.more = given[end:]
+    return args
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -156,8 +164,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     try:
         seeds = [int(seed) for seed in args.seeds.split(",")]
         cells = cells_of(args.cells, list(TASKS[args.recipe.name].figures))
-        more = ["--", *args.more] if args.more else []
-        fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, [*options, *more]).run()
+        fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, [*options, *args.more]).run()
     except ValueError:
         sys.exit(f"{NAME}: --seeds {args.seeds}: whole numbers with commas between them")
     except (BadOutput, BadCorpus) as problem:

@@ -1,0 +1,239 @@
+"""Scores against sacrebleu's own and against brute force, significance, and the paper's table."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU
+
+from kerbs_fairseq.evaluation import command, sweep
+from kerbs_fairseq.evaluation.outputs import BadOutput, best_valid_ppl, hypotheses, sentence_nll
+from kerbs_fairseq.evaluation.paper import TASKS, name_of
+from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
+from kerbs_fairseq.evaluation.significance import paired_bootstrap
+from kerbs_fairseq.evaluation.table import markdown, spread
+
+WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ",", "."]), min_size=1, max_size=12).map(
+    " ".join
+)
+CORPUS = st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=8)
+
+
+# --- what fairseq's commands write
+
+
+def test_hypotheses_come_in_the_order_of_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "generate-test.txt"
+    path.write_text("S-1\tx\nT-1\ty\nH-1\t-0.3\t▁b\tc\nH-1\t-0.9\tworse\nD-1\t-0.3\tb\nH-0\t-0.1\t▁a \nH-2\t-0.1\t\n")
+    assert hypotheses(path) == ["▁a", "▁b\tc", ""]
+    path.write_text("H-0\t-0.1\ta\nH-2\t-0.1\tb\n")
+    with pytest.raises(BadOutput, match="no sentence 1"):
+        hypotheses(path)
+    path.write_text("")
+    with pytest.raises(BadOutput, match="no sentence:"):
+        hypotheses(path)
+    with pytest.raises(BadOutput, match="cannot be read"):
+        hypotheses(tmp_path / "missing")
+
+
+def test_nll_of_sentences(tmp_path: Path) -> None:
+    path = tmp_path / "eval-lm.log"
+    path.write_text(
+        "2026 | INFO | fairseq_cli.eval_lm | 1 ▁[2] [-0.500000]\t] [-0.250000]\t</s> [-1.000000]\n"
+        "2026 | INFO | fairseq_cli.eval_lm | 0 </s> [-2.000000]\n"
+        "2026 | INFO | fairseq_cli.eval_lm | Loss (base 2): 8.1, Perplexity: 271.13\n"
+    )
+    assert sentence_nll(path) == [2.0, 1.75]
+
+
+def test_best_validation_perplexity(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    assert best_valid_ppl(log) == math.inf
+    log.write_text('x | valid | {"epoch": 1, "valid_ppl": "9.5"}\nx | valid | {"epoch": 2, "valid_ppl": "7.25"}\n')
+    assert best_valid_ppl(log) == 7.25
+
+
+# --- scores
+
+
+@pytest.mark.parametrize("order", [1, 4])
+@given(corpus=CORPUS)
+def test_bleu_from_sums_is_that_of_sacrebleu(order: int, corpus: list[tuple[str, str]]) -> None:
+    found, wanted = [h for h, _ in corpus], [r for _, r in corpus]
+    scorer = Bleu(order)
+    expected = BLEU(max_ngram_order=order).corpus_score(found, [wanted]).score
+    assert scorer.score(scorer.statistics(found, wanted).sum(0)) == pytest.approx(expected)
+
+
+def test_bleu_1_by_hand() -> None:
+    scorer = Bleu(1)
+    total = scorer.statistics(["a b x", "c"], ["a b c d", "c d"]).sum(0)  # 3 of 4 words, 4 against 6
+    assert scorer.score(total) == pytest.approx(100 * 3 / 4 * math.exp(1 - 6 / 4))
+    assert "nrefs:1" in scorer.signature(["a"], ["a"])
+
+
+def test_perplexity_is_per_word_whatever_the_pieces() -> None:
+    scorer = Perplexity()
+    total = scorer.statistics([3.0, 5.0], ["two words", "one"]).sum(0)  # three words and two ends
+    assert scorer.score(total) == pytest.approx(math.exp(8 / 5))
+
+
+# --- significance
+
+
+def test_the_bootstrap_is_that_of_brute_force() -> None:
+    generator = np.random.default_rng(3)
+    system, baseline = generator.uniform(1, 2, (2, 6, 2)), generator.uniform(1, 2, (3, 6, 2))
+    found = paired_bootstrap(Perplexity(), system, baseline, samples=200, seed=5)
+    drawn = []
+    weights = np.random.default_rng(5).multinomial(6, [1 / 6] * 6, size=200)
+    for weight in weights:
+        chosen = [i for i, times in enumerate(weight) for _ in range(times)]
+        means = []
+        for of_one in (system, baseline):
+            ppl = [math.exp(sum(s[i][0] for i in chosen) / sum(s[i][1] for i in chosen)) for s in of_one]
+            means.append(sum(ppl) / len(ppl))
+        drawn.append(means[0] - means[1])
+    assert found.p == (sum(d >= 0 for d in drawn) + 1) / 201
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+
+
+@settings(max_examples=20, deadline=None)
+@given(CORPUS)
+def test_a_system_is_no_better_than_itself(corpus: list[tuple[str, str]]) -> None:
+    one = Bleu(1).statistics([h for h, _ in corpus], [r for _, r in corpus])[None]
+    found = paired_bootstrap(Bleu(1), one, one, samples=20)
+    assert (found.difference, found.p) == (0, 1)
+
+
+def test_better_everywhere_is_significant_in_both_directions() -> None:
+    good, bad = np.array([[[4.0, 5, 5, 5]] * 30]), np.array([[[1.0, 5, 5, 5]] * 30])
+    assert paired_bootstrap(Bleu(1), good, bad).p < 0.01
+    assert paired_bootstrap(Bleu(1), bad, good).p == 1
+    low, high = np.array([[[1.0, 3]] * 30]), np.array([[[2.0, 3]] * 30])
+    assert paired_bootstrap(Perplexity(), low, high).p < 0.01, "a lower perplexity is better"
+    with pytest.raises(ValueError, match="different test sets"):
+        paired_bootstrap(Bleu(1), good, bad[:, :7])
+
+
+# --- the table
+
+
+def made_up(out: Path, cell: str, seed: int, output: list[str]) -> Path:
+    """A run that somebody has evaluated."""
+    folder = out / "runs" / cell / f"seed_{seed}"
+    folder.mkdir(parents=True)
+    wanted = (out / "text" / "test.tgt").read_text().splitlines()
+    score = Bleu(1).score(Bleu(1).statistics(output, wanted).sum(0))
+    (folder / "test.hyp").write_text("".join(f"{line}\n" for line in output))
+    (folder / "scores.json").write_text(json.dumps({"bleu": score, "signature": "sig"}))
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "binary").mkdir()
+    (tmp_path / "text" / "corpus.json").write_text(json.dumps({"sides": ["src", "tgt"]}))
+    (tmp_path / "text" / "test.src").write_text("who ?\nwhere ?\nwhen ?\n" * 10)
+    (tmp_path / "text" / "test.tgt").write_text("a b c\nd e f\ng h i\n" * 10)
+    return tmp_path
+
+
+def test_the_table_has_the_papers_figures_and_ours(out: Path) -> None:
+    bad, good = ["a x y", "d x y", "g x y"] * 10, ["a b y", "d e y", "g h y"] * 10
+    made_up(out, "seq2seq-softmax", 1, bad)
+    made_up(out, "seq2seq-softmax", 2, good)
+    made_up(out, "seq2seq-kerbs", 1, good)
+    made_up(out, "seq2seq-kerbs", 3, good)  # a seed that softmax does not have: not in the difference
+    table = markdown(TASKS["dialog_dailydialog"], out, failed=["seq2seq-mos"])
+    rows = {line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| seq2seq")}
+    assert "16.56 | 50.00 ± 23.57 (2) |  |  |" in rows["softmax"]
+    assert "17.85 | 66.67 ± 0.00 (2) | +33.33 [+33.33, +33.33] | 0.001 |" in rows["KerBS"]
+    assert "13.73 | failed" in rows["MoS"]
+    assert "transformer" not in table, "nothing is said of what was not run"
+    assert "sig" in table
+
+
+def test_compare_shows_outputs_side_by_side(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = made_up(out, "seq2seq-softmax", 1, ["a x y", "same", "g x y"] * 10)
+    b = made_up(out, "seq2seq-kerbs", 1, ["a b y", "same", "g h y"] * 10)
+    command.main(["compare", "dialog_dailydialog", str(out), str(a), str(b), "--samples", "2"])
+    shown = capsys.readouterr().out
+    assert "seq2seq-kerbs against seq2seq-softmax: +" in shown
+    assert shown.count("reference") == 2
+    assert "same" not in shown, "only what differs"
+    with pytest.raises(SystemExit, match="has not been evaluated"):
+        command.main(["compare", "dialog_dailydialog", str(out), str(a), str(out / "runs" / "seq2seq-mos" / "seed_1")])
+
+
+def test_score_needs_a_model(out: Path) -> None:
+    with pytest.raises(SystemExit, match="train the model first"):
+        command.main(["score", "dialog_dailydialog", str(out), str(out / "runs" / "x" / "seed_1")])
+
+
+def test_spread_is_that_of_a_sample() -> None:
+    assert spread([1.0, 2.0, 4.0]) == pytest.approx(np.std([1, 2, 4], ddof=1))
+    assert spread([1.0]) == 0
+
+
+def test_names_of_cells() -> None:
+    assert name_of("seq2seq-kerbs-static") == ("seq2seq", "KerBS w/o dynamic allocation")
+    for task in TASKS.values():
+        assert all(name_of(cell) for cell in task.figures)
+
+
+# --- running all cells
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Scripts that take the place of the real ones: MoS fails, the others say the same."""
+    folder = tmp_path / "recipe" / "dialog_dailydialog"
+    folder.mkdir(parents=True)
+    (folder / "train.sh").write_text('case $1 in *mos*) echo "out of memory"; exit 3 ;; esac\necho "$@" >>"$3/calls"\n')
+    (folder / "evaluate.sh").write_text(
+        'run=$3/runs/$1/seed_$5; cp "$3/text/test.tgt" "$run/test.hyp"; echo \'{"bleu": 100.0}\' >"$run/scores.json"\n'
+    )
+    return folder
+
+
+def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(recipe), "--out", str(out), "--seeds", "1,2", "--jobs", "2", "--cells"]
+    cells = "seq2seq-softmax,seq2seq-mos,seq2seq-kerbs"
+    with pytest.raises(SystemExit) as stopped:
+        sweep.main([*arguments, cells, "--scale", "small", "--", "--lr", "1"])
+    assert stopped.value.code == 1
+    shown = capsys.readouterr().out
+    assert shown.count("FAILED") == 2
+    assert "out of memory" in shown
+    assert "to go, about" in shown
+    assert "| seq2seq | MoS | 13.73 | failed |" in (out / "table.md").read_text()
+    calls = (out / "calls").read_text().splitlines()
+    assert len(calls) == 4
+    assert calls[0].endswith("--scale small -- --lr 1")
+    with pytest.raises(SystemExit) as stopped:  # goes on: nothing of what is done is done again
+        sweep.main([*arguments, "seq2seq-softmax,seq2seq-kerbs"])
+    assert stopped.value.code == 0
+    assert len((out / "calls").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--cells", "seq2seq-magic"], "there is no cell 'seq2seq-magic'; there are seq2seq-softmax"),
+        (["--seeds", "one"], "whole numbers"),
+        (["--jobs", "0"], "at least 1"),
+    ],
+)
+def test_mistakes_get_one_line(out: Path, recipe: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        sweep.main([str(recipe), "--out", str(out), *arguments])
+    with pytest.raises(SystemExit, match="has no data"):
+        sweep.main([str(recipe), "--out", str(out / "other")])
+    with pytest.raises(SystemExit, match="is no recipe"):
+        sweep.main([str(out), "--out", str(out)])
