@@ -24,7 +24,7 @@ if [ "$SCALE" = paper ]; then
 else
   UPDATES=${UPDATES:-2000}
   options=(--decoder-embed-dim 128 --decoder-hidden-size 256 --decoder-out-embed-dim 128 --dropout 0.2 --clip-norm 1
-    --lr 1e-2 --lr-scheduler polynomial_decay --warmup-updates $((UPDATES / 10)) --total-num-update "$UPDATES"
+    --lr 1.2e-2 --lr-scheduler polynomial_decay --warmup-updates $((UPDATES / 10)) --total-num-update "$UPDATES"
     --max-tokens 2000)
 fi
 [ -z "$UPDATES" ] || options+=(--max-update "$UPDATES")
