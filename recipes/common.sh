@@ -31,13 +31,14 @@ need() { # need COMMAND...: stop unless all of them can be run
   done
 }
 
-value() { # value OPTION "$@": the value that follows an option
-  [ $# -ge 3 ] || die "$1 needs a value"
-  echo "$3"
+take() { # take VARIABLE "$@": set it to the value that follows an option
+  [ $# -ge 3 ] || die "$2 needs a value"
+  printf -v "$1" %s "$3"
 }
 
-number() { # number OPTION VALUE: stop unless it is a whole number
-  [[ $2 =~ ^[0-9]{1,9}$ ]] || die "$1 $2: a whole number is needed"
+take_number() { # the same for a whole number
+  take "$@"
+  [[ $3 =~ ^[0-9]{1,9}$ ]] || die "$2 $3: a whole number is needed"
 }
 
 # --- prepare.sh
@@ -104,14 +105,15 @@ cell() { # cell NAME MODEL...: split MODEL-HEAD[-ABLATION] into $model, $head, $
 }
 
 cell_options() { # the name, seed and folder that train.sh and evaluate.sh take: sets CELL, SEED, OUT, SCALE, UPDATES, MORE
+  # shellcheck disable=SC2034 # UPDATES is read by train.sh
   CELL='' SEED=1 OUT=out/$RECIPE SCALE=paper UPDATES='' MORE=()
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage && exit ;;
-      --seed) SEED=$(value "$1" "$@") && number "$1" "$SEED" && shift 2 ;;
-      --out) OUT=$(value "$1" "$@") && shift 2 ;;
-      --scale) SCALE=$(value "$1" "$@") && shift 2 ;;
-      --updates) UPDATES=$(value "$1" "$@") && number "$1" "$UPDATES" && shift 2 ;;
+      --seed) take_number SEED "$@" && shift 2 ;;
+      --out) take OUT "$@" && shift 2 ;;
+      --scale) take SCALE "$@" && shift 2 ;;
+      --updates) take_number UPDATES "$@" && shift 2 ;;
       --) shift && MORE=("$@") && break ;;
       -*) die "unknown option $1; options for fairseq itself go behind --" ;;
       *) [ -z "$CELL" ] || die "one cell at a time: $CELL or $1" && CELL=$1 && shift ;;

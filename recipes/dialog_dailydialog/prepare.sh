@@ -22,10 +22,10 @@ RAW='' OUT=out/$RECIPE TOKENS=raw SIZE=8000 SUFFIX='' MORE=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit ;;
-    --raw) RAW=$(value "$1" "$@") && shift 2 ;;
-    --out) OUT=$(value "$1" "$@") && shift 2 ;;
-    --tokens) TOKENS=$(value "$1" "$@") && shift 2 ;;
-    --size) SIZE=$(value "$1" "$@") && number "$1" "$SIZE" && shift 2 ;;
+    --raw) take RAW "$@" && shift 2 ;;
+    --out) take OUT "$@" && shift 2 ;;
+    --tokens) take TOKENS "$@" && shift 2 ;;
+    --size) take_number SIZE "$@" && shift 2 ;;
     --) shift && MORE=("$@") && break ;;
     *) die "unknown option $1; see --help" ;;
   esac

@@ -24,11 +24,11 @@ RAW='' OUT=out/$RECIPE TOKENS=raw SIZE=10000 CUT=300000,10000,30000 SUFFIX=.txt 
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit ;;
-    --raw) RAW=$(value "$1" "$@") && shift 2 ;;
-    --out) OUT=$(value "$1" "$@") && shift 2 ;;
-    --cut) CUT=$(value "$1" "$@") && shift 2 ;;
-    --tokens) TOKENS=$(value "$1" "$@") && shift 2 ;;
-    --size) SIZE=$(value "$1" "$@") && number "$1" "$SIZE" && shift 2 ;;
+    --raw) take RAW "$@" && shift 2 ;;
+    --out) take OUT "$@" && shift 2 ;;
+    --cut) take CUT "$@" && shift 2 ;;
+    --tokens) take TOKENS "$@" && shift 2 ;;
+    --size) take_number SIZE "$@" && shift 2 ;;
     --) shift && MORE=("$@") && break ;;
     *) die "unknown option $1; see --help" ;;
   esac

@@ -23,12 +23,12 @@ RAW='' OUT=out/$RECIPE SOURCE=de TARGET=en TOKENS=raw SIZE=10000 SUFFIX='' MORE=
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit ;;
-    --raw) RAW=$(value "$1" "$@") && shift 2 ;;
-    --out) OUT=$(value "$1" "$@") && shift 2 ;;
-    --source) SOURCE=$(value "$1" "$@") && shift 2 ;;
-    --target) TARGET=$(value "$1" "$@") && shift 2 ;;
-    --tokens) TOKENS=$(value "$1" "$@") && shift 2 ;;
-    --size) SIZE=$(value "$1" "$@") && number "$1" "$SIZE" && shift 2 ;;
+    --raw) take RAW "$@" && shift 2 ;;
+    --out) take OUT "$@" && shift 2 ;;
+    --source) take SOURCE "$@" && shift 2 ;;
+    --target) take TARGET "$@" && shift 2 ;;
+    --tokens) take TOKENS "$@" && shift 2 ;;
+    --size) take_number SIZE "$@" && shift 2 ;;
     --) shift && MORE=("$@") && break ;;
     *) die "unknown option $1; see --help" ;;
   esac

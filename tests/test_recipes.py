@@ -1,0 +1,180 @@
+"""The recipes end to end, on tiny raw corpora in the owners' formats, with the real commands; and users' mistakes."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ENVIRONMENT
+from raw_corpora import write_dialogs, write_iwslt, write_shards
+
+RECIPES = Path(__file__).resolve().parent.parent / "recipes"
+SCRIPTS = sorted(path for path in RECIPES.rglob("*.sh"))
+TINY_LSTM = (
+    "--encoder-embed-dim 16 --encoder-hidden-size 16 --decoder-embed-dim 16 --decoder-hidden-size 16 "
+    "--decoder-out-embed-dim 16 --max-tokens 300"
+)
+TINY_GRU = "--decoder-embed-dim 16 --decoder-hidden-size 16 --decoder-out-embed-dim 16 --max-tokens 300"
+
+
+def start(script: str, *arguments: object, **options: object) -> subprocess.CompletedProcess:
+    command = ["bash", str(RECIPES / script), *map(str, arguments)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+def run(script: str, *arguments: object) -> str:
+    done = start(script, *arguments)
+    assert done.returncode == 0, f"{script}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def refusal(script: str, *arguments: object) -> str:
+    done = start(script, *arguments)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stderr
+
+
+# --- each recipe from raw files to the table
+
+
+@pytest.mark.e2e
+def test_translation_recipe(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = (
+        "--raw",
+        write_iwslt(tmp_path / "raw" / "de-en").parent,
+        "--out",
+        out,
+        "--tokens",
+        "moses",
+        "--size",
+        90,
+    )
+    run("mt_iwslt16/prepare.sh", *arguments)
+    assert (out / "text" / "train.de").read_text().count("\n") == 200
+    again = run("mt_iwslt16/prepare.sh", *arguments)
+    assert again.count("done before") == 3, "finished steps are skipped"
+    assert "other settings" in refusal("mt_iwslt16/prepare.sh", *arguments[:-1], 95)
+    shown = run(
+        "table.sh", "mt_iwslt16", "--out", out, "--seeds", "1", "--scale", "small", "--updates", "3", "--jobs", "2",
+        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel", "--", *TINY_LSTM.split(),
+    )  # fmt: skip
+    assert "| seq2seq | softmax | 25.91 | " in shown
+    assert "| seq2seq | KerBS w/o kernel | 26.79 | " in shown
+    ablation = out / "runs" / "seq2seq-kerbs-nokernel" / "seed_1"
+    assert "--arch kerbs_lstm" in (ablation / "command").read_text()
+    assert "--kerbs-kernel dot" in (ablation / "command").read_text()
+    scores = json.loads((ablation / "scores.json").read_text())
+    assert "tok:13a" in scores["signature"]
+    assert "tok:none" in scores["signature_of_moses_tokens"]
+    assert len((ablation / "test.hyp").read_text().splitlines()) == 20
+    assert "trained before" in run("mt_iwslt16/train.sh", "seq2seq-softmax", "--out", out)
+    assert "evaluated before" in run("mt_iwslt16/evaluate.sh", "seq2seq-softmax", "--out", out)
+
+
+@pytest.mark.e2e
+def test_language_model_recipe(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    raw = write_shards(tmp_path / "raw")
+    run("lm_1b/prepare.sh", "--raw", raw, "--out", out, "--cut", "250,20,30", "--size", 80)
+    model = ("gru-kerbs", "--out", out, "--seed", 2)
+    run("lm_1b/train.sh", *model, "--scale", "small", "--updates", 4, "--", *TINY_GRU.split())
+    run("lm_1b/evaluate.sh", *model)
+    scores = json.loads((out / "runs" / "gru-kerbs" / "seed_2" / "scores.json").read_text())
+    words = sum(len(line.split()) + 1 for line in (out / "text" / "test.txt").read_text().splitlines())
+    assert scores["words"] == words
+    # an untrained model is about as good as a guess among its 80 pieces, several of which make a word
+    pieces = sum(len(line.split()) + 1 for line in (out / "pieces" / "test.txt").read_text().splitlines())
+    assert 0.3 < scores["ppl"] / 80 ** (pieces / words) < 3
+
+
+@pytest.mark.e2e
+def test_dialog_recipe(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run("dialog_dailydialog/prepare.sh", "--raw", write_dialogs(tmp_path / "raw"), "--out", out, "--size", 80)
+    model = ("seq2seq-mos", "--out", out)
+    run("dialog_dailydialog/train.sh", *model, "--scale", "small", "--updates", 3, "--", *TINY_LSTM.split())
+    run("dialog_dailydialog/evaluate.sh", *model, "--", "--max-len-b", "20")
+    scores = json.loads((out / "runs" / "seq2seq-mos" / "seed_1" / "scores.json").read_text())
+    assert scores["order"] == 1
+    assert 0 <= scores["bleu"] <= 100
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize("recipe", ["mt_iwslt16", "lm_1b", "dialog_dailydialog"])
+def test_help_and_unknown_options(recipe: str) -> None:
+    assert "Needs:" in run(f"{recipe}/prepare.sh", "--help")
+    assert "Cells:" in run(f"{recipe}/train.sh", "--help")
+    assert "unknown option --magic" in refusal(f"{recipe}/prepare.sh", "--magic")
+    assert "--out needs a value" in refusal(f"{recipe}/prepare.sh", "--out")
+    assert "a whole number is needed" in refusal(f"{recipe}/prepare.sh", "--size", "many")
+
+
+def test_unknown_cells_and_missing_data(tmp_path: Path) -> None:
+    assert "run recipes/mt_iwslt16/prepare.sh" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path)
+    (tmp_path / "binary").mkdir()
+    message = refusal("mt_iwslt16/train.sh", "seq2seq-magic", "--out", tmp_path)
+    assert "there is no cell 'seq2seq-magic'; there are: seq2seq-softmax" in message
+    assert "paper or small" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path, "--scale", "huge")
+    assert "is not trained" in refusal("mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path)
+    assert "there is no task 'magic'" in refusal("table.sh", "magic")
+    assert list(tmp_path.iterdir()) == [tmp_path / "binary"]
+
+
+@pytest.mark.e2e
+def test_a_failed_step_leaves_nothing(tmp_path: Path) -> None:
+    raw = write_dialogs(tmp_path / "raw")
+    (raw / "dialogues_test.txt").write_bytes(b"caf\xe9 __eou__ yes __eou__\n")
+    message = refusal("dialog_dailydialog/prepare.sh", "--raw", raw, "--out", tmp_path / "out")
+    assert "line 1: not UTF-8" in message
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["settings"]
+
+
+def fake_curl(folder: Path, script: str) -> dict[str, str]:
+    """An environment in which curl is ``script``: no test needs a connection."""
+    folder.mkdir()
+    (folder / "curl").write_text(f"#!/usr/bin/env bash\n{script}\n")
+    (folder / "curl").chmod(0o755)
+    return {**ENVIRONMENT, "PATH": f"{folder}:{ENVIRONMENT['PATH']}"}
+
+
+def test_an_archive_with_another_checksum_is_refused(tmp_path: Path) -> None:
+    environment = fake_curl(tmp_path / "bin", 'while [ "$1" != --output ]; do shift; done; echo cut short >"$2"')
+    command = ["bash", str(RECIPES / "dialog_dailydialog" / "prepare.sh"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "is not the file that is expected" in done.stderr
+    assert not (tmp_path / "out" / "raw").exists()
+
+
+def test_a_download_that_fails_points_to_raw(tmp_path: Path) -> None:
+    environment = fake_curl(tmp_path / "bin", "exit 6")
+    command = ["bash", str(RECIPES / "lm_1b" / "prepare.sh"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "give its folder with --raw" in done.stderr
+
+
+# --- the scripts themselves
+
+
+def test_scripts_are_short_and_have_a_head() -> None:
+    for path in SCRIPTS:
+        lines = path.read_text().splitlines()
+        assert lines[0] == "#!/usr/bin/env bash", path
+        assert len(lines) < 200, f"{path} has {len(lines)} lines"
+        if path.name != "common.sh":
+            assert any(line.startswith("# Needs:") for line in lines), path
+            assert any(line.startswith("# Start:") for line in lines), path
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing() -> None:
+    done = subprocess.run(
+        ["shellcheck", "-x", *map(str, SCRIPTS)], cwd=RECIPES.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
