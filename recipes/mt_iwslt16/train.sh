@@ -29,12 +29,12 @@ case $model-$SCALE in
     ;;
   seq2seq-small)
     options=(lstm --encoder-bidirectional --encoder-embed-dim 128 --encoder-hidden-size 128 --decoder-embed-dim 128
-      --decoder-hidden-size 256 --decoder-out-embed-dim 128 --dropout 0.2 --clip-norm 1 --lr 6e-3)
+      --decoder-hidden-size 256 --decoder-out-embed-dim 128 --dropout 0.2 --clip-norm 1 --lr 5e-3)
     ;;
   transformer-small)
     options=(transformer_iwslt_de_en --encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 128
       --decoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 --encoder-attention-heads 4
-      --decoder-attention-heads 4 --dropout 0.1 --lr 4e-3)
+      --decoder-attention-heads 4 --dropout 0.2 --lr 2e-3)
     ;;
 esac
 if [ "$SCALE" = paper ]; then
