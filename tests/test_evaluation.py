@@ -184,7 +184,8 @@ def test_spread_is_that_of_a_sample() -> None:
 def test_names_of_cells() -> None:
     assert name_of("seq2seq-kerbs-static") == ("seq2seq", "KerBS w/o dynamic allocation")
     for task in TASKS.values():
-        assert all(name_of(cell) for cell in task.figures)
+        assert set(task.figures) <= set(task.cells)
+        assert all(name_of(cell) for cell in task.cells)
 
 
 # --- running all cells

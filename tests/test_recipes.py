@@ -9,6 +9,8 @@ import pytest
 from conftest import ENVIRONMENT
 from raw_corpora import write_dialogs, write_iwslt, write_shards
 
+from kerbs_fairseq.evaluation.paper import TASKS
+
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 SCRIPTS = sorted(path for path in RECIPES.rglob("*.sh"))
 TINY_LSTM = (
@@ -119,6 +121,7 @@ def test_unknown_cells_and_missing_data(tmp_path: Path) -> None:
     (tmp_path / "binary").mkdir()
     message = refusal("mt_iwslt16/train.sh", "seq2seq-magic", "--out", tmp_path)
     assert "there is no cell 'seq2seq-magic'; there are: seq2seq-softmax" in message
+    assert message.split("there are: ")[1].split() == TASKS["mt_iwslt16"].cells, "the same as in the table"
     assert "paper or small" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path, "--scale", "huge")
     assert "is not trained" in refusal("mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path)
     assert "there is no task 'magic'" in refusal("table.sh", "magic")

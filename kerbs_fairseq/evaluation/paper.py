@@ -18,6 +18,13 @@ class Task:
     scorer: Union[Bleu, Perplexity]
     figures: dict[str, float]
 
+    @property
+    def cells(self) -> list[str]:
+        """All that can be trained, by model: those of the paper, and every ablation with every model."""
+        models = dict.fromkeys(cell.split("-")[0] for cell in self.figures)
+        heads = [*HEADS, *(f"kerbs-{ablation}" for ablation in ABLATIONS)]
+        return [f"{model}-{head}" for model in models for head in heads]
+
 
 TASKS = {
     "mt_iwslt16": Task(

@@ -17,7 +17,7 @@ from typing import Optional
 
 from kerbs_fairseq.corpora.lines import BadCorpus
 from kerbs_fairseq.evaluation.outputs import BadOutput
-from kerbs_fairseq.evaluation.paper import TASKS
+from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import Run
 from kerbs_fairseq.evaluation.table import markdown
 
@@ -115,14 +115,14 @@ class Sweep:
         os.replace(beside, path)
 
 
-def cells_of(text: Optional[str], known: Sequence[str]) -> list[str]:
-    """The cells asked for, or all; BadOutput if there is none of that name."""
+def cells_of(text: Optional[str], task: Task) -> list[str]:
+    """The cells asked for, or those of the paper; BadOutput if there is none of that name."""
     if text is None:
-        return list(known)
+        return list(task.figures)
     asked = [name for name in text.split(",") if name]
     for name in asked:
-        if name not in known:
-            raise BadOutput(f"--cells: there is no cell {name!r}; there are {', '.join(known)}")
+        if name not in task.cells:
+            raise BadOutput(f"--cells: there is no cell {name!r}; there are {', '.join(task.cells)}")
     return asked
 
 
@@ -137,7 +137,7 @@ def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("recipe", type=Path, help="folder of the recipe, such as recipes/mt_iwslt16")
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare.sh was given")
     parser.add_argument("--seeds", default="1,2,3", help="seeds of the training (1,2,3)")
-    parser.add_argument("--cells", help="only these, with commas between them")
+    parser.add_argument("--cells", help="only these, with commas between them (those of the paper)")
     parser.add_argument("--jobs", type=int, default=1, help="models trained side by side (1)")
     parser.add_argument("--scale", help="paper or small, for train.sh")
     parser.add_argument("--updates", help="length of the training, for train.sh")
@@ -163,7 +163,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     ]
     try:
         seeds = [int(seed) for seed in args.seeds.split(",")]
-        cells = cells_of(args.cells, list(TASKS[args.recipe.name].figures))
+        cells = cells_of(args.cells, TASKS[args.recipe.name])
         fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, [*options, *args.more]).run()
     except ValueError:
         sys.exit(f"{NAME}: --seeds {args.seeds}: whole numbers with commas between them")

@@ -41,7 +41,7 @@ def compare(task: Task, system: Sequence[Run], baseline: Sequence[Run], wanted: 
 def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
     """The table of everything that has been evaluated below ``out``."""
     wanted = references(out)
-    runs = by_cell(out, list(task.figures))
+    runs = by_cell(out, task.cells)
     name = "ppl" if task.measure == "PPL" else "bleu"
     lines = [
         f"### {task.title}: {task.measure}",
@@ -49,11 +49,12 @@ def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
         "| model | output layer | paper | ours, mean ± sd (seeds) | difference from softmax [95 %] | p |",
         "|---|---|---|---|---|---|",
     ]
-    for cell, figure in task.figures.items():
+    for cell in task.cells:
         model, head = name_of(cell)
+        paper = f"{task.figures[cell]:.2f}" if cell in task.figures else "–"
         if cell not in runs:
             if cell in failed:
-                lines.append(f"| {model} | {head} | {figure:.2f} | failed | | |")
+                lines.append(f"| {model} | {head} | {paper} | failed | | |")
             continue
         values = [float((run.scores or {})[name]) for run in runs[cell]]
         mean = f"{sum(values) / len(values):.2f}"
@@ -65,7 +66,7 @@ def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
         if versus:
             difference = f"{versus.difference:+.2f} [{versus.low:+.2f}, {versus.high:+.2f}]"
             p = f"{versus.p:.3f}"
-        lines.append(f"| {model} | {head} | {figure:.2f} | {ours} | {difference} | {p} |")
+        lines.append(f"| {model} | {head} | {paper} | {ours} | {difference} | {p} |")
     lines += ["", *footnotes(task, runs)]
     return "\n".join(lines) + "\n"
 
