@@ -83,11 +83,11 @@ fetch() { # fetch URL FILE SUM: download into the folder of FILE, and compare wi
 }
 
 preprocess() { # preprocess FOLDER OPTION...: from subwords to fairseq's binary files
-  local to=$1
+  local to=$1 log=$OUT/preprocess.log
   shift
   fairseq-preprocess "$@" --trainpref "$OUT/pieces/train$SUFFIX" --validpref "$OUT/pieces/valid$SUFFIX" \
-    --testpref "$OUT/pieces/test$SUFFIX" --destdir "$to" --workers "$(nproc 2>/dev/null || echo 1)" >"$OUT/preprocess.log" 2>&1 ||
-    die "fairseq-preprocess failed: $(tail -n 1 "$OUT/preprocess.log")"
+    --testpref "$OUT/pieces/test$SUFFIX" --destdir "$to" --workers "$(nproc 2>/dev/null || echo 1)" >"$log" 2>&1 ||
+    { say "fairseq-preprocess: $(tail -n 1 "$log")" >&2 && return 1; }
 }
 
 # --- train.sh and evaluate.sh

@@ -265,6 +265,7 @@ def test_more_pieces_than_there_can_be(text: Path, tmp_path: Path) -> None:
     message = refusal("pieces", text, tmp_path / "pieces", "--size", "50000")
     assert "choose another --size" in message
     assert "at the most" in message
+    assert "different characters: choose another --size" in refusal("pieces", text, tmp_path / "pieces", "--size", "9")
     assert not (tmp_path / "pieces").exists()
 
 

@@ -81,8 +81,13 @@ def learn(training: Path, prefix: Path, size: int) -> None:
         )
     except RuntimeError as error:
         limit = re.search(r"value <= (\d+)", str(error))
-        at_most = f"; {limit[1]} at the most" if limit else ""
-        raise BadCorpus(f"no {size} pieces can be had from so little text{at_most}: choose another --size") from None
+        if limit:
+            problem = f"no {size} pieces can be had from so little text, {limit[1]} at the most"
+        elif "required_chars" in str(error):
+            problem = f"{size} pieces are fewer than the text has different characters"
+        else:
+            raise BadCorpus(f"sentencepiece failed (is the disk full?): {str(error).strip()}") from None
+        raise BadCorpus(f"{problem}: choose another --size") from None
 
 
 def split(lines: Sequence[str], model: Path) -> list[str]:

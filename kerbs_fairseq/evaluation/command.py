@@ -15,6 +15,7 @@ from kerbs_fairseq.corpora.lines import BadCorpus
 from kerbs_fairseq.evaluation.outputs import BadOutput, read_text
 from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import Run, evaluate_bleu, evaluate_ppl, references
+from kerbs_fairseq.evaluation.scores import Bleu
 from kerbs_fairseq.evaluation.table import compare, markdown
 
 NAME = "kerbs-evaluate"
@@ -25,10 +26,8 @@ def score(args: argparse.Namespace) -> None:
     run = Run(args.run)
     if not run.folder.is_dir():
         raise BadOutput(f"{run.folder} is no folder: train the model first")
-    if args.task == "lm_1b":
-        found = evaluate_ppl(run, args.out)
-    else:
-        found = evaluate_bleu(run, args.out, TASKS[args.task].scorer.order)  # type: ignore[union-attr]
+    scorer = TASKS[args.task].scorer
+    found = evaluate_bleu(run, args.out, scorer.order) if isinstance(scorer, Bleu) else evaluate_ppl(run, args.out)
     print(f"{run.folder}: {json.dumps(found)}")
 
 
