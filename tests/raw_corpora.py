@@ -25,7 +25,8 @@ def write_iwslt(folder: Path, n: int = 200) -> Path:
     train = pairs(n, 1)
     for at, side in enumerate(("de", "en")):
         lines = ["<url>http://example.org/talk</url>", "<title>A title &amp; more</title>"]
-        lines += [f" {one[at]} &amp; so" for one in train]
+        lines += ['<reviewer href="x">Somebody</reviewer>', "</doc>"]
+        lines += [f" {one[at]} &amp; so" for one in train[:-1]] + [f"<3 {train[-1][at]}"]  # text, not a tag
         (folder / f"train.tags.de-en.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for number, name in enumerate(("tst2013", "tst2014")):
             segments = [f'<seg id="{i}"> {one[at]} </seg>' for i, one in enumerate(pairs(20, 10 + number), 1)]

@@ -10,6 +10,7 @@ from kerbs_fairseq.corpora.lines import BadCorpus, clean, raw_lines, read_lines
 
 Pair = tuple[str, str]  # source, target
 SEGMENT = re.compile(r'<seg\s+id\s*=\s*"?\d+"?\s*>(.*)</seg>')
+TAG = re.compile(r"\s*</?(url|keywords|speaker|talkid|title|description|reviewer|translator|doc|file|head|content)\b")
 VALID_NAMES = ("valid", "val", "dev")
 
 
@@ -41,7 +42,7 @@ def side_by_side(source: Path, target: Path, read: str = "lines") -> list[Pair]:
 
 def tagged_lines(path: Path) -> list[str]:
     """IWSLT's training text: the lines between those with tags."""
-    return [clean(html.unescape(line)) for line in raw_lines(path) if not line.lstrip().startswith("<")]
+    return [clean(html.unescape(line)) for line in raw_lines(path) if not TAG.match(line)]
 
 
 def xml_segments(path: Path) -> list[str]:
