@@ -104,9 +104,9 @@ cell() { # cell NAME MODEL...: split MODEL-HEAD[-ABLATION] into $model, $head, $
   ablation=$(cut -s -d- -f3 <<<"$1")
 }
 
-cell_options() { # the name, seed and folder that train.sh and evaluate.sh take: sets CELL, SEED, OUT, SCALE, UPDATES, MORE
+cell_options() { # the name, seed and folder that train.sh and evaluate.sh take: sets CELL, SEED, OUT, …
   # shellcheck disable=SC2034 # UPDATES is read by train.sh
-  CELL='' SEED=1 OUT=out/$RECIPE SCALE=paper UPDATES='' MORE=()
+  CELL='' SEED=1 OUT=out/$RECIPE SCALE=paper UPDATES='' AGAINST='' MORE=()
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage && exit ;;
@@ -114,6 +114,7 @@ cell_options() { # the name, seed and folder that train.sh and evaluate.sh take:
       --out) take OUT "$@" && shift 2 ;;
       --scale) take SCALE "$@" && shift 2 ;;
       --updates) take_number UPDATES "$@" && shift 2 ;;
+      --against) take AGAINST "$@" && shift 2 ;;
       --) shift && MORE=("$@") && break ;;
       -*) die "unknown option $1; options for fairseq itself go behind --" ;;
       *) [ -z "$CELL" ] || die "one cell at a time: $CELL or $1" && CELL=$1 && shift ;;
@@ -161,12 +162,13 @@ train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of t
   touch "$RUN/trained"
 }
 
-evaluated() { # stop here if it has been done; stop with an error if there is no model
-  if [ -f "$RUN/scores.json" ]; then
-    say "$CELL, seed $SEED: evaluated before: $(tr -d '\n' <"$RUN/scores.json")"
-    exit
-  fi
+evaluated() { # whether it has been done; stop with an error if there is no model
   [ -f "$RUN/trained" ] || die "$CELL, seed $SEED is not trained: run recipes/$RECIPE/train.sh $CELL --seed $SEED --out $OUT"
+  [ -f "$RUN/scores.json" ] && say "$CELL, seed $SEED: evaluated before: $(tr -d '\n' <"$RUN/scores.json")"
+}
+
+compare() { # with the cell of --against, if there is one: is the difference one? and outputs side by side
+  [ -z "$AGAINST" ] || kerbs-evaluate compare "$RECIPE" "$OUT" "$OUT/runs/$AGAINST/seed_$SEED" "$RUN"
 }
 
 generate() { # generate OPTION...: beam search over the test set into $RUN/generate-test.txt

@@ -73,7 +73,9 @@ def test_translation_recipe(tmp_path: Path) -> None:
     assert "tok:none" in scores["signature_of_moses_tokens"]
     assert len((ablation / "test.hyp").read_text().splitlines()) == 20
     assert "trained before" in run("mt_iwslt16/train.sh", "seq2seq-softmax", "--out", out)
-    assert "evaluated before" in run("mt_iwslt16/evaluate.sh", "seq2seq-softmax", "--out", out)
+    shown = run("mt_iwslt16/evaluate.sh", "seq2seq-kerbs-nokernel", "--out", out, "--against", "seq2seq-softmax")
+    assert "evaluated before" in shown
+    assert "seq2seq-kerbs-nokernel against seq2seq-softmax: " in shown
 
 
 @pytest.mark.e2e

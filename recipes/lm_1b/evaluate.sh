@@ -3,9 +3,8 @@
 #
 # Needs:    a model that train.sh has finished
 # Start:    recipes/lm_1b/evaluate.sh CELL [--seed 1] [--out out/lm_1b]
-# Then:     kerbs-evaluate compare lm_1b OUT OUT/runs/gru-softmax/seed_1 OUT/runs/gru-kerbs/seed_1
-#           says whether the difference is one (paired bootstrap)
-# Options:  -- OPTION...   for fairseq-eval-lm
+# Options:  --against CELL   also say whether the difference from that cell is one (paired bootstrap)
+#           -- OPTION...     for fairseq-eval-lm
 # Writes test.nll and scores.json into the folder of the model; what has been evaluated is skipped.
 set -euo pipefail
 # shellcheck source=recipes/common.sh
@@ -14,9 +13,11 @@ source "$(dirname "$0")/../common.sh"
 cell_options "$@"
 cell "$CELL" gru
 need fairseq-eval-lm kerbs-evaluate
-evaluated
-fairseq-eval-lm "$OUT/binary" --user-dir "$USER_DIR" --path "$RUN/checkpoint_best.pt" --gen-subset test \
-  --sample-break-mode eos --tokens-per-sample 1024 --max-tokens 4000 --output-word-probs --no-progress-bar \
-  "${MORE[@]}" >"$RUN/eval-lm.log" 2>&1 ||
-  die "scoring failed: $(tail -n 1 "$RUN/eval-lm.log"); all it said is in $RUN/eval-lm.log"
-kerbs-evaluate score "$RECIPE" "$OUT" "$RUN"
+if ! evaluated; then
+  fairseq-eval-lm "$OUT/binary" --user-dir "$USER_DIR" --path "$RUN/checkpoint_best.pt" --gen-subset test \
+    --sample-break-mode eos --tokens-per-sample 1024 --max-tokens 4000 --output-word-probs --no-progress-bar \
+    "${MORE[@]}" >"$RUN/eval-lm.log" 2>&1 ||
+    die "scoring failed: $(tail -n 1 "$RUN/eval-lm.log"); all it said is in $RUN/eval-lm.log"
+  kerbs-evaluate score "$RECIPE" "$OUT" "$RUN"
+fi
+compare
