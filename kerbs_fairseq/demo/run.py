@@ -165,6 +165,8 @@ def train(
         str(save),
     ]
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
+    if head.prefix == "kerbs_":
+        command += ["--kerbs-move-log", str(save / "moves.tsv")]
     commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
     return result
 
