@@ -23,8 +23,8 @@ def of_training(run: Run) -> Iterator[Part]:
         caption = "In bits (base 2) a token; a perplexity is 2 to that power. Label smoothing is part of it."
         yield "training", Picture("training", "Loss", caption, plots.training(history))
     if history.moves_by_update():
-        when = "at each event" if history.moves else "since the line before in the log"
-        caption = f"Senses that moved to another word, {when}, and in all."
+        source = "from the table of moves" if history.moves else "from the totals in the log, at its lines"
+        caption = f"Senses that moved to another word; {source}."
         yield "training", Picture("moves", "Moves of senses", caption, plots.moves(history))
     if any(name.startswith("kerbs_words_with_") for name in history.senses):
         caption = "How many words have so many senses, as training goes on."

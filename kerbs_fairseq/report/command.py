@@ -34,7 +34,7 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the page and its figures")
     parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")
     parser.add_argument("--split", default="valid", help="part of --data that contexts come from (valid)")
-    parser.add_argument("--tokens", type=int, default=20000, help="tokens of the split to read (20000)")
+    parser.add_argument("--tokens", type=int, default=15000, help="tokens of the split to read (15000)")
     parser.add_argument("--word", action="append", default=[], help="plot the contexts of this word; may be repeated")
     parser.add_argument("--words", type=int, default=6, help="words to choose if there is no --word (6)")
     parser.add_argument(

@@ -24,7 +24,7 @@ def validation(runs: Sequence[Run]) -> Figure:
             ax.plot(x, y, LINES[run.head], color=colour(number), marker=marker(number), markersize=4, label=label)
     if ppl:
         ax.set_yscale("log")
-        plain_numbers(ax.yaxis)
+        plain_numbers(ax.yaxis, (1, 2, 5))
     ax.set_xlabel("updates")
     ax.set_ylabel("validation perplexity" if ppl else "validation loss (bits a token)")
     ax.legend()

@@ -5,7 +5,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 # Colours that people with any colour vision tell apart (Okabe and Ito). In a page each becomes a variable of its style
 # sheet, so that light and dark have shades of their own.
@@ -81,8 +81,9 @@ def marker(number: int) -> str:
     return MARKERS[number % len(MARKERS)]
 
 
-def plain_numbers(axis: Any) -> None:
-    """Label a logarithmic axis by 10, 100, 1000, not by powers, which would need mathematical type."""
+def plain_numbers(axis: Any, steps: Sequence[float] = (1,)) -> None:
+    """Label a logarithmic axis by 10, 100, 1000 (and ``steps`` times them), not by powers: they need other type."""
+    axis.set_major_locator(LogLocator(subs=list(steps)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
 

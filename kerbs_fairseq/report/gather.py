@@ -149,7 +149,7 @@ def settings_of(state: dict[str, Any]) -> dict[str, str]:
         for name, value in values.items():
             if value is not None:
                 flat.setdefault(name, value)
-    kerbs = sorted(name for name in flat if name.startswith("kerbs_"))
+    kerbs = sorted(name for name in flat if name.startswith("kerbs_") and name != "kerbs_move_log")
     return {name.replace("_", "-"): text_of(flat[name]) for name in (*SHOWN, *kerbs) if name in flat}
 
 

@@ -1,5 +1,7 @@
 """The plots of one KerBS model, each a function from what was found to a figure."""
 
+import itertools
+import math
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from kerbs_fairseq.tools.learned import SPECIAL, Learned
 QUANTILES = (0.05, 0.5, 0.95)
 ENOUGH = 5  # contexts of a word whose spread means something
 MOST_POINTS = 1500
+PARTS = 25  # of the time in which senses move
 
 
 def training(history: History) -> Figure:
@@ -34,18 +37,20 @@ def training(history: History) -> Figure:
 
 
 def moves(history: History) -> Figure:
-    """Senses that moved: at each event, or between two lines of the log, and in all."""
+    """Senses that moved, in equal parts of the time, and in all."""
     figure, ax = axes()
-    counts = sorted(history.moves_by_update().items())
-    x = [update for update, _ in counts]
-    y = [count for _, count in counts]
-    ax.vlines(x, 0, y, color=colour(0), linewidth=max(0.6, min(4, 160 / len(x))), label="each time")
+    x, y = zip(*sorted(history.moves_by_update().items()))
+    width = math.ceil(x[-1] / PARTS)
+    parts = [0.0] * PARTS
+    for update, count in zip(x, y):
+        parts[(update - 1) // width] += count
+    ax.bar([width * (i + 0.5) for i in range(PARTS)], parts, width * 0.9, color=colour(0))
     ax.set_ylim(bottom=0)
     ax.set_xlabel("updates")
-    ax.set_ylabel("senses moved each time", color=colour(0))
+    ax.set_ylabel(f"senses moved in {width:,} updates", color=colour(0))
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     whole = ax.twinx()
-    whole.plot(x, torch.tensor(y).cumsum(0), color=colour(4), drawstyle="steps-post", label="in all")
+    whole.plot([0, *x], [0, *itertools.accumulate(y)], color=colour(4), drawstyle="steps-post")
     whole.set_ylim(bottom=0)
     whole.set_ylabel("in all", color=colour(4))
     whole.grid(False)
