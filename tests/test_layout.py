@@ -13,7 +13,8 @@ MAY_IMPORT = {
     "allocation": set(),
     "glue": {"functional", "modules", "allocation"},
     "tools": {"functional", "modules", "allocation", "glue"},
-    "demo": {"functional", "modules", "allocation", "glue", "tools"},
+    "report": {"functional", "modules", "allocation", "glue", "tools"},
+    "demo": {"functional", "modules", "allocation", "glue", "tools", "report"},
 }
 WITHOUT_FAIRSEQ = {"functional", "modules", "allocation"}
 FILES = [path for room in MAY_IMPORT for path in sorted((PACKAGE / room).rglob("*.py"))]

@@ -88,9 +88,9 @@ def plain_numbers(axis: Any, steps: Sequence[float] = (1,)) -> None:
     axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
 
 
-def save(picture: Picture, folder: Path) -> None:
+def save(picture: Picture, folder: Path, dpi: int = 200) -> None:
     """As PNG and as SVG for a paper, each written whole or not at all."""
-    for kind, options in (("png", {"dpi": 200}), ("svg", {"metadata": NO_METADATA})):
+    for kind, options in (("png", {"dpi": dpi}), ("svg", {"metadata": NO_METADATA})):
         beside = folder / f"{picture.name}.{kind}.new"
         picture.figure.savefig(beside, format=kind, **options)
         os.replace(beside, folder / f"{picture.name}.{kind}")
