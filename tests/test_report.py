@@ -68,7 +68,6 @@ def test_logs_of_json(tmp_path: Path) -> None:
     assert history.train_loss == history.epoch_loss
     assert history.valid_loss == {63: 5.5, 126: 3.5}
     assert history.best_ppl == 11.31
-    assert history.parameters == 1234
     assert history.senses["kerbs_moved_total"] == {63: 2, 100: 5, 126: 5}
     assert history.moves_by_update() == {63: 2, 100: 3}
 

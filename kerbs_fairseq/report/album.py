@@ -49,7 +49,7 @@ def of_widths(model: Learned, contexts: Optional[Contexts]) -> Iterator[Part]:
     yield "widths", Picture("theta", "Widths of kernels, θ", caption, plots.theta(model))
     caption = "What a sense scores by the angle to the context, for narrow, middling and wide senses of this model."
     yield "widths", Picture("kernel", "Shapes of the kernel (Figure 2)", caption, plots.kernels(model))
-    words = plots.spread_words(model, contexts) if contexts is not None else []
+    words = plots.spread_words(contexts) if contexts is not None else []
     if contexts is not None and len(words) > 2:
         at = torch.tensor(words)
         correlation = rank_correlation(model.word_theta()[at], contexts.spread[at])

@@ -23,7 +23,6 @@ class History:
     valid_ppl: Curve = field(default_factory=dict)
     senses: dict[str, Curve] = field(default_factory=dict)  # kerbs_… of the log
     moves: list[tuple[int, str, str]] = field(default_factory=list)  # (update, from word, to word)
-    parameters: Optional[int] = None
 
     @property
     def train_loss(self) -> Curve:
@@ -55,9 +54,6 @@ def read_log(path: Path) -> History:
         raise Unreadable(f"the log {path} cannot be read: {error.strerror or error}") from None
     history = History()
     for line in text.splitlines():
-        shared = re.search(r"num\. shared model params: ([\d,]+)", line)
-        if shared:
-            history.parameters = int(shared[1].replace(",", ""))
         values = values_of(line)
         if values:
             take(history, values)

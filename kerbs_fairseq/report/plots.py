@@ -134,7 +134,7 @@ def theta(model: Learned) -> Figure:
     return figure
 
 
-def spread_words(model: Learned, contexts: Contexts) -> list[int]:
+def spread_words(contexts: Contexts) -> list[int]:
     """Words with contexts enough for a spread, most frequent first."""
     order = torch.argsort(contexts.times, descending=True, stable=True)[:MOST_POINTS].tolist()
     return [i for i in order if i >= SPECIAL and contexts.times[i] >= ENOUGH]
@@ -143,7 +143,7 @@ def spread_words(model: Learned, contexts: Contexts) -> list[int]:
 def theta_by_spread(model: Learned, contexts: Contexts) -> Figure:
     """θ of words against the spread of their contexts (Lemma 2)."""
     figure, ax = axes()
-    words = torch.tensor(spread_words(model, contexts))
+    words = torch.tensor(spread_words(contexts))
     of_word = model.word_theta()
     for n in range(1, int(model.numbers.max()) + 1):
         its = words[model.numbers[words] == n]

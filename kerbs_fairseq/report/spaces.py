@@ -135,13 +135,14 @@ def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], found: An
             sentences[rows[i]] = reader.sentence(batch, rows[i])
         words = sentences[rows[i]]
         position = reader.position(batch, rows[i], column)
-        start = 0 if len(words) <= 2 * AROUND + 1 else position  # long lines are cut around each word
-        if start:
+        key = (rows[i], -1)
+        if len(words) > 2 * AROUND + 1:  # long lines, such as the blocks of language models, are cut around each word
+            key = (rows[i], position)
             words, position = around(words, position)
-        if (rows[i], start) not in texts:
-            texts[rows[i], start] = len(result.sentences)
+        if key not in texts:
+            texts[key] = len(result.sentences)
             result.sentences.append(" ".join(words))
-        examples.append((texts[rows[i], start], position, probabilities[i]))
+        examples.append((texts[key], position, probabilities[i]))
         examples.sort(key=lambda example: -example[2])
         del examples[EXAMPLES:]
 
