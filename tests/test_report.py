@@ -388,6 +388,8 @@ def test_every_family_from_half_precision(base: str, joined: Path, text: Path, t
     assert (tmp_path / "out" / "figures" / "word-the.svg").exists()
 
 
+@pytest.mark.e2e
+@pytest.mark.thorough
 def test_the_command_refuses_with_one_line(tmp_path: Path) -> None:
     done = start(f"kerbs-report {tmp_path}/none.pt -o {tmp_path}/out")
     assert done.returncode == 1

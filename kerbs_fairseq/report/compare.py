@@ -34,13 +34,13 @@ def validation(runs: Sequence[Run]) -> Figure:
 def senses(runs: Sequence[Run]) -> Figure:
     """Words by number of senses, for each KerBS model."""
     figure, ax = axes(5.6, 3.6)
-    models = [(run.name, run.learned) for run in runs if run.learned is not None]
-    most = max(int(model.numbers.max()) for _, model in models)
+    models = [(i, run.name, run.learned) for i, run in enumerate(runs) if run.learned is not None]
+    most = max(int(model.numbers.max()) for _, _, model in models)
     width = 0.8 / len(models)
-    for number, (name, model) in enumerate(models):
+    for number, (of_run, name, model) in enumerate(models):
         counts = torch.bincount(model.numbers[SPECIAL:], minlength=most + 1)[1:]
         at = torch.arange(1, most + 1) - 0.4 + width * (number + 0.5)
-        ax.bar(at, counts / counts.sum(), width, color=colour(number), label=name)
+        ax.bar(at, counts / counts.sum(), width, color=colour(of_run), label=name)  # as in the other plots
     ax.set_xticks(range(1, most + 1))
     ax.set_xlabel("senses")
     ax.set_ylabel("share of words")
