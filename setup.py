@@ -14,7 +14,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["kerbs_fairseq", "kerbs_fairseq.*"]),
-    package_data={"kerbs_fairseq": ["py.typed", "functional/passes.cpp"]},
+    package_data={"kerbs_fairseq": ["py.typed", "functional/passes.cpp", "report/page.*"]},
     python_requires=">=3.9",
     # fairseq itself is missing on purpose: its metadata demands an omegaconf that today's pip refuses, so it is
     # installed by `pip install --no-deps fairseq==0.12.2`, and what it really needs at run time stands here.
@@ -27,6 +27,7 @@ setup(
         "bitarray",
         "tqdm",
         "rich>=12",
+        "matplotlib>=3.5",
         "sacrebleu>=2.3",
         "sacremoses>=0.1",
         "scipy>=1.7",
@@ -41,6 +42,7 @@ setup(
             "kerbs-doctor = kerbs_fairseq.tools.doctor:main",
             "kerbs-inspect = kerbs_fairseq.tools.inspect:main",
             "kerbs-rate = kerbs_fairseq.tools.rate:main",
+            "kerbs-report = kerbs_fairseq.report.command:main",
             "kerbs-demo = kerbs_fairseq.demo.run:main",
             "kerbs-demo-corpus = kerbs_fairseq.demo.write:main",
         ]

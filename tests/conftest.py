@@ -116,3 +116,21 @@ def transformer_lm(once, text: Path) -> Path:
     """The save-dir of a Transformer language model trained for 6 updates."""
     options = "--task language_modeling --sample-break-mode eos --max-update 6"
     return once("transformer_lm", lambda to: train(text, SMALL_TRANSFORMER_LM, to, options))
+
+
+@pytest.fixture(scope="session")
+def reported(once, pairs: Path, transformer: Path) -> Path:
+    """The report of a trained Transformer and of its twin with a softmax, by the command."""
+
+    def make(folder: Path) -> None:
+        options = "--criterion kerbs_cross_entropy --max-epoch 2 --kerbs-reallocate-after 2 --kerbs-reallocate-every 2"
+        moves = f"--kerbs-move-log {folder}/kerbs/moves.tsv --kerbs-threshold 0"
+        (folder / "kerbs").mkdir(parents=True)
+        log = train(
+            pairs, SMALL_TRANSFORMER.replace("--arch ", "--arch kerbs_"), folder / "kerbs", f"{options} {moves}"
+        )
+        (folder / "kerbs" / "train.log").write_text(log)
+        checkpoints = f"{folder}/kerbs/checkpoint_last.pt {transformer}/checkpoint_last.pt"
+        run(f"kerbs-report {checkpoints} --data {pairs} --word the --word a --word bank -o {folder}/report")
+
+    return once("reported", make) / "report"

@@ -24,6 +24,12 @@ def test_demo_prints_its_table(tmp_path: Path) -> None:
     assert "tok:none" in result["signature"]
     assert re.search(r"^true senses +words +has 1 +has 2", done.stdout, re.M)
     assert re.search(r"^rank correlation -?\d\.\d\d, without grammar words -?\d\.\d\d$", done.stdout, re.M)
+    assert re.search(r"^word +true senses +has +means +times +right +by chance$", done.stdout, re.M)
+    assert re.search(r"^all 35 +\d+ +\d+% +\d+%$", done.stdout, re.M)
+    assert done.stdout.splitlines()[-2] == f"Report: {tmp_path}/out/report/index.html (open it in a browser)"
+    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    assert "lstm-softmax" in page
+    assert "BLEU signature" in page
     assert stock["truth_correlation"] is None
     assert -1 < result["truth_correlation"] < 1
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kerbs_fairseq.demo.homonyms import Homonym, right, shuffled, table
 from kerbs_fairseq.demo.truth import (
     Comparison,
     found_senses,
@@ -58,3 +59,14 @@ def test_files(corpus: Path, pairs: Path, tmp_path: Path) -> None:
     found = found_senses(tmp_path / "c.pt", pairs / "dict.tgt.txt")
     assert [found[word] for word in words[:3]] == [3, 2, 1]
     assert len(Comparison.of(true, found).true) == len(set(words) & set(true))
+
+
+def test_senses_that_are_the_true_ones() -> None:
+    uses = [(7, "bank.0")] * 4 + [(8, "bank.1")] * 3 + [(8, "bank.0")]
+    assert right(uses) == 7
+    assert right([(7, true) for _, true in uses]) == 5  # one sense for all: the commonest
+    assert 5 <= shuffled(uses) < 7
+    assert shuffled(uses) == shuffled(uses)
+    shown = table([Homonym("bank", 2, 3, uses), Homonym("unseen", 2, 1)])
+    assert "88%" in shown.splitlines()[2]
+    assert shown.splitlines()[-1].startswith("all 2")

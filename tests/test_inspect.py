@@ -19,14 +19,18 @@ WORDS = ["bank", "river", "money", "the"]
 FIRST = {"kerbs_senses": 2.0, "kerbs_min_senses": 1, "kerbs_max_senses": 4, "kerbs_init": "random", "kerbs_seed": 1}
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+def dictionary_folder(parent: Path) -> Path:
     dictionary = Dictionary()
     for i, word in enumerate(WORDS):
         dictionary.add_symbol(word, n=10 * (i + 1))
-    (tmp_path / "data").mkdir()
-    dictionary.save(str(tmp_path / "data" / "dict.tgt.txt"))
-    return tmp_path / "data"
+    (parent / "data").mkdir()
+    dictionary.save(str(parent / "data" / "dict.tgt.txt"))
+    return parent / "data"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return dictionary_folder(tmp_path)
 
 
 def checkpoint(path: Path, data: Path, kernel: str = "paper", **model: Any) -> Path:

@@ -15,7 +15,8 @@ MAY_IMPORT = {
     "corpora": set(),
     "evaluation": {"corpora"},
     "tools": {"functional", "modules", "allocation", "glue"},
-    "demo": {"functional", "modules", "allocation", "glue", "tools"},
+    "report": {"functional", "modules", "allocation", "glue", "tools"},
+    "demo": {"functional", "modules", "allocation", "glue", "tools", "report"},
 }
 WITHOUT_FAIRSEQ = {"functional", "modules", "allocation", "corpora", "evaluation"}
 FILES = [path for room in MAY_IMPORT for path in sorted((PACKAGE / room).rglob("*.py"))]

@@ -1,7 +1,10 @@
 """The paper's claims about senses and kernel widths hold in experiments."""
 
+from pathlib import Path
+
 import pytest
 
+from kerbs_fairseq.demo import lemma_plots
 from kerbs_fairseq.demo.lemmas import OUTLIERS, gaussian_width, lemma_1, lemma_2, main
 
 seeds = pytest.mark.parametrize("seed", [0, 1])
@@ -35,3 +38,11 @@ def test_the_command_prints_all_of_them(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert printed.count("Lemma") == 3
     assert "10% outliers: 0.05:" in printed
+
+
+def test_the_plots_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lemma_plots.lemmas, "train", lambda layer, contexts, words, updates: None)  # tested above
+    main(["--seeds", "1", "--plots", str(tmp_path)])
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    documented = Path(__file__).parent.parent / "docs" / "lemmas"
+    assert drawn == {path.name for path in documented.iterdir()}

@@ -7,7 +7,8 @@ belong to. Lemma 1: the senses of a word spread over its clusters. Lemma 2: a wi
 
 import argparse
 from collections.abc import Sequence
-from typing import Optional
+from pathlib import Path
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -43,11 +44,16 @@ def train(layer: KernelizedBayesianSoftmax, contexts: Tensor, words: Tensor, upd
         optimizer.step()
 
 
-def lemma_1(seed: int, start: str = "near", updates: int = 400) -> float:
-    """A word with two clusters and two senses, among four words with one cluster each.
+class TwoClusters(NamedTuple):
+    """A word with two clusters and two senses, after training."""
 
-    1 if each of its senses has a cluster of its own, 0 if both clusters go to the same one.
-    """
+    contexts: Tensor  # (2, contexts, d)
+    senses: Tensor  # (2, contexts): which of the two each context means
+    vectors: Tensor  # (2, d)
+
+
+def two_clusters(seed: int, start: str = "near", updates: int = 400) -> TwoClusters:
+    """Train such a word among four words with one cluster each."""
     contexts = clusters([0.6] * 6, seed)
     words = torch.tensor([0, 0, 1, 2, 3, 4]).repeat_interleave(CONTEXTS)
     layer = KernelizedBayesianSoftmax(FEATURES, 5, 2, max_senses=2, init="uniform", init_vectors=start, seed=seed)
@@ -55,7 +61,12 @@ def lemma_1(seed: int, start: str = "near", updates: int = 400) -> float:
     table = layer.senses
     with torch.no_grad():
         scores = sense_scores(contexts[:2].flatten(0, 1), table.vectors, table.theta)[:, table.slots[0]]
-    second = scores.argmax(1).view(2, CONTEXTS).float().mean(1)  # share of each cluster that means the second sense
+    return TwoClusters(contexts[:2], scores.argmax(1).view(2, CONTEXTS), table.vectors.detach()[table.slots[0]])
+
+
+def lemma_1(seed: int, start: str = "near", updates: int = 400) -> float:
+    """1 if each sense of a word with two clusters has a cluster of its own, 0 if both go to the same one."""
+    second = two_clusters(seed, start, updates).senses.float().mean(1)  # share of each cluster that means the second
     return abs(float(second[0] - second[1]))
 
 
@@ -86,7 +97,14 @@ def main(argv: Optional[list[str]] = None) -> None:
     """Print what came out."""
     parser = argparse.ArgumentParser(prog="python -m kerbs_fairseq.demo.lemmas", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="sets of contexts (5)")
-    seeds = range(parser.parse_args(argv).seeds)
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="only draw the plots of docs/lemmas.md")
+    args = parser.parse_args(argv)
+    if args.plots is not None:
+        from kerbs_fairseq.demo.lemma_plots import write
+
+        print(*write(args.plots, args.seeds), sep="\n")
+        return
+    seeds = range(args.seeds)
     print("Lemma 1: do a word's two senses share its two clusters? (1: one each, 0: both go to one)")
     for seed in seeds:
         print(f"  {seed}: {lemma_1(seed):.2f}", flush=True)

@@ -20,6 +20,7 @@ from kerbs_fairseq import __version__, plugin_fault
 from kerbs_fairseq.demo.truth import Comparison, found_senses, kinds_of_words, means_by_kind, true_senses
 from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.tools import commands
+from kerbs_fairseq.tools.inspect import quiet
 
 MARK = "kerbs-demo.json"  # says that a folder was written by this command, and may be replaced by it
 
@@ -165,6 +166,8 @@ def train(
         str(save),
     ]
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
+    if head.prefix == "kerbs_":
+        command += ["--kerbs-move-log", str(save / "moves.tsv")]
     commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
     return result
 
@@ -211,6 +214,8 @@ def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: in
     save = folder / f"{model.name}-{head.name}"
     result = train(folder, save, model, head, epochs or model.epochs, seed, threads)
     score(result, *translate(folder, save))
+    scores = {"BLEU": result.bleu, "BLEU signature": result.signature}
+    (save / "scores.json").write_text(json.dumps(scores) + "\n")
     result.seconds = time.monotonic() - began
     say(f"  {result.name:<20}BLEU {result.bleu:.1f}")
     return result
@@ -232,6 +237,33 @@ def compare_with_truth(folder: Path, results: list[Result]) -> None:
             say(f", without grammar words {content.correlation:.2f}")
             means = means_by_kind(found, kinds)
             say(f"mean by kind of word: {', '.join(f'{kind} {mean:.2f}' for kind, mean in means.items())}")
+
+
+def report(folder: Path, results: list[Result]) -> Optional[Path]:
+    """Show what the KerBS model whose senses moved most freely makes of known words, and write its report.
+
+    Returns the report's page; None if there is no KerBS model.
+    """
+    from kerbs_fairseq.demo.homonyms import homonyms  # loads fairseq and all its models
+    from kerbs_fairseq.demo.homonyms import table as homonym_table
+
+    kerbs = [result for result in results if result.head.startswith("kerbs")]
+    if not kerbs:
+        return None
+    main = next((result for result in kerbs if result.head == "kerbs-1.5"), kerbs[0])
+    say(f"\n4. What {main.name} has learned, beside the others")
+    others = [result for result in results if result.model == main.model and result is not main]
+    paths = [folder / f"{r.model}-{r.head}" / "checkpoint_best.pt" for r in (main, *others)]
+    with quiet():
+        words = homonyms(paths[0], folder / "data", folder / "corpus")
+    command = ["kerbs-report", *map(str, paths), "--data", str(folder / "data"), "--output", str(folder / "report")]
+    for one in words[:6]:
+        command += ["--word", one.word]
+    commands.run(show(command), folder / "report.log", threads=1)
+    say(f"\n{main.name}: the likely sense against the true one, in sentences that it was not trained on")
+    say(homonym_table(words))
+    say("right: if each sense of the model stands for the true one it goes with most; by chance: if dealt at random")
+    return folder / "report" / "index.html"
 
 
 def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], seed: int, jobs: int) -> None:
@@ -258,10 +290,13 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
             raise
     say(f"\n{table(results)}")
     compare_with_truth(folder, results)
+    page = report(folder, results)
     (folder / "results.json").write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")
     say("\nppl: 2^loss per target word, lower is better, best epoch. seconds: start-up, training and translation.")
     say(f"BLEU signature: {results[0].signature}")
     say(f"Files: {folder} (corpus/truth.tsv lists the senses; results.json; a folder with logs for each model)")
+    if page is not None:
+        say(f"Report: {page} (open it in a browser)")
     say(f"Done in {time.monotonic() - start:.0f} s.")
 
 

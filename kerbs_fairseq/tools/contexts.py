@@ -25,51 +25,103 @@ class Occurrence(NamedTuple):
     probability: float  # of it among the senses of the word
     feature: Tensor  # (d,)
     sentence: tuple[str, ...]  # or the part of it around the word
-    position: int
+    position: int  # in this part
+    line: int  # of the split; of a block, if a language model reads in blocks
+    column: int  # the word of the line
+
+
+class Found(NamedTuple):
+    """The n times that wanted words are targets in a batch."""
+
+    rows: Tensor  # (n,)
+    columns: Tensor  # (n,)
+    words: Tensor  # (n,)
+    features: Tensor  # (n, d)
+    senses: Tensor  # (n,): the likely ones
+    probabilities: Tensor  # (n,): of them among the senses of their words
+
+
+class Reader:
+    """A model together with a split of a preprocessed corpus."""
+
+    def __init__(self, checkpoint: Path, data: Path, split: str) -> None:
+        try:
+            (self.model,), _, self.task = checkpoint_utils.load_model_ensemble_and_task(
+                [str(checkpoint)], arg_overrides={"data": str(data)}
+            )
+        except Exception as error:  # fairseq raises whatever comes: other dictionaries, missing files
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise Unreadable(f"the model cannot be loaded together with --data {data}: {reason}") from None
+        try:
+            self.task.load_dataset(split)
+        except Exception as error:
+            reason = "" if isinstance(error, FileNotFoundError) else f" ({error})"
+            raise Unreadable(f"--data {data} has no {split} that can be read{reason}: choose another --split") from None
+        self.split = split
+        self.model.eval()
+
+    @property
+    def dictionary(self) -> Any:
+        """Of the target."""
+        return self.task.target_dictionary
+
+    def batches(self, tokens: int = TOKENS, shuffle: bool = False) -> Iterator[dict[str, Any]]:
+        """The split in batches of at most ``tokens``; shuffled always the same way."""
+        found = self.task.get_batch_iterator(
+            self.task.dataset(self.split), max_tokens=tokens, ignore_invalid_inputs=True, seed=1
+        )
+        yield from (batch for batch in found.next_epoch_itr(shuffle=shuffle) if batch)
+
+    @torch.no_grad()
+    def find(self, batch: dict[str, Any], wanted: Tensor) -> Found:
+        """Where in a batch words are targets that are ``wanted`` (words,), and which senses are meant."""
+        with features_of(self.model.decoder):
+            features = self.model(**batch["net_input"])[0]  # (sentences, length, d)
+        table = self.model.decoder.head.senses
+        rows, columns = wanted[batch["target"]].nonzero(as_tuple=True)
+        words = batch["target"][rows, columns]
+        own, chosen = table.slots[words], features[rows, columns]
+        theta = None if table.theta is None else table.theta[own.clamp_min(0)]
+        weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, own, table.kernel)
+        best = weights.argmax(1, keepdim=True)
+        return Found(rows, columns, words, chosen, own.gather(1, best).squeeze(1), weights.gather(1, best).squeeze(1))
+
+    def sentence(self, batch: dict[str, Any], row: int) -> tuple[str, ...]:
+        """The words of one target."""
+        tokens = batch["target"][row]
+        return tuple(self.dictionary[t] for t in tokens[tokens != self.dictionary.pad()].tolist())
+
+    def position(self, batch: dict[str, Any], row: int, column: int) -> int:
+        """Which of these words a column is: padding may be on the left."""
+        return int((batch["target"][row, :column] != self.dictionary.pad()).sum())
+
+
+def around(sentence: tuple[str, ...], position: int) -> tuple[tuple[str, ...], int]:
+    """The part of a sentence around a word, and the word's place in it."""
+    first, last = max(0, position - AROUND), position + AROUND + 1
+    return sentence[first:last], position - first
 
 
 def occurrences(checkpoint: Path, data: Path, split: str, words: Sequence[int]) -> Iterator[Occurrence]:
     """Go through a split of a preprocessed corpus with the model."""
-    try:
-        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(checkpoint)], arg_overrides={"data": str(data)}
-        )
-    except Exception as error:  # fairseq raises whatever comes: other dictionaries, missing files
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unreadable(f"the model cannot be loaded together with --data {data}: {reason}") from None
-    try:
-        task.load_dataset(split)
-    except Exception as error:
-        reason = "" if isinstance(error, FileNotFoundError) else f" ({error})"
-        raise Unreadable(f"--data {data} has no {split} that can be read{reason}: choose another --split") from None
-    model.eval()
-    wanted = torch.zeros(len(task.target_dictionary), dtype=torch.bool)
+    reader = Reader(checkpoint, data, split)
+    wanted = torch.zeros(len(reader.dictionary), dtype=torch.bool)
     wanted[list(words)] = True
-    batches = task.get_batch_iterator(task.dataset(split), max_tokens=TOKENS, ignore_invalid_inputs=True)
-    with torch.no_grad():
-        for batch in batches.next_epoch_itr(shuffle=False):
-            if batch and bool(wanted[batch["target"]].any()):
-                yield from in_batch(model, batch, wanted, task.target_dictionary)
+    for batch in reader.batches():
+        if bool(wanted[batch["target"]].any()):
+            yield from in_batch(reader, batch, reader.find(batch, wanted))
 
 
-def in_batch(model: Any, batch: dict[str, Any], wanted: Tensor, dictionary: Any) -> Iterator[Occurrence]:
-    """The occurrences of wanted words in one batch."""
-    with features_of(model.decoder):
-        features = model(**batch["net_input"])[0]  # (sentences, length, d)
-    table = model.decoder.head.senses
-    rows, columns = wanted[batch["target"]].nonzero(as_tuple=True)
-    targets = batch["target"][rows, columns]
-    own, chosen = table.slots[targets], features[rows, columns]
-    theta = None if table.theta is None else table.theta[own.clamp_min(0)]
-    weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, own, table.kernel)
-    best = weights.argmax(1, keepdim=True)
-    likely, probability = own.gather(1, best).squeeze(1).tolist(), weights.gather(1, best).squeeze(1).tolist()
+def in_batch(reader: Reader, batch: dict[str, Any], found: Found) -> Iterator[Occurrence]:
+    """What was found in one batch, one by one."""
     sentences: dict[int, tuple[str, ...]] = {}
-    for i, (row, column) in enumerate(zip(rows.tolist(), columns.tolist())):
+    rows, columns, words, senses, probabilities = (
+        part.tolist() for part in (found.rows, found.columns, found.words, found.senses, found.probabilities)
+    )
+    for i, (row, column) in enumerate(zip(rows, columns)):
         if row not in sentences:
-            tokens = batch["target"][row]
-            sentences[row] = tuple(dictionary[t] for t in tokens[tokens != dictionary.pad()].tolist())
-        position = int((batch["target"][row, :column] != dictionary.pad()).sum())  # padding may be on the left
-        first, last = max(0, position - AROUND), position + AROUND + 1
-        words = sentences[row][first:last]
-        yield Occurrence(int(targets[i]), likely[i], probability[i], chosen[i], words, position - first)
+            sentences[row] = reader.sentence(batch, row)
+        word = reader.position(batch, row, column)
+        part, position = around(sentences[row], word)
+        line = int(batch["id"][row])
+        yield Occurrence(words[i], senses[i], probabilities[i], found.features[i], part, position, line, word)

@@ -24,6 +24,7 @@ from kerbs_fairseq.tools import findings
 from kerbs_fairseq.tools.learned import Learned, Unreadable, load
 
 NAME = "kerbs-inspect"
+BAR = 20  # characters of the longest bar
 
 
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
@@ -118,9 +119,11 @@ def show(found: dict[str, Any], console: Console) -> None:
 
 def senses_table(found: dict[str, Any]) -> Table:
     """Words by number of senses."""
-    built = table("Senses per word", ">senses", ">words", "such as")
+    built = table("Senses per word", ">senses", ">words", "", "such as")
+    most = max(1, *(line["words"] for line in found["senses_per_word"]))
     for line in found["senses_per_word"]:
-        row(built, line["senses"], line["words"], " ".join(line["samples"]))
+        bar = "█" * math.ceil(BAR * line["words"] / most)
+        row(built, line["senses"], line["words"], bar, " ".join(line["samples"]))
     return built
 
 

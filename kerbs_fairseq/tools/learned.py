@@ -85,8 +85,9 @@ class Learned:
 
     def find(self, word: str) -> int:
         """Its number, or :class:`Unreadable` with the words nearest to it."""
-        if word in self.words:
-            return self.words.index(word)
+        for spelled in (word, f"▁{word}"):  # as sentencepiece writes the start of a word
+            if spelled in self.words:
+                return self.words.index(spelled)
         near = difflib.get_close_matches(word, self.words, 5, 0.5) or difflib.get_close_matches(
             word.lower(), self.words, 5, 0.5
         )
@@ -96,7 +97,11 @@ class Learned:
 
 def load(path: Path, data: Optional[Path] = None) -> Learned:
     """Read a checkpoint; the dictionary comes from ``data``, or else from where the model was trained."""
-    state = read(path)
+    return learned_of(read(path), path, data)
+
+
+def learned_of(state: dict[str, Any], path: Path, data: Optional[Path] = None) -> Learned:
+    """The same from a checkpoint that was read from ``path``."""
     model = state["model"]
     name = next((name for name in model if name.endswith(HEAD)), None)
     if name is None:

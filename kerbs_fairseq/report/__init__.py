@@ -1,0 +1,1 @@
+"""``kerbs-report``: a page with plots of what a trained model has learned."""

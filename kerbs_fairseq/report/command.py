@@ -1,0 +1,166 @@
+"""``kerbs-report CHECKPOINT… -o FOLDER``: a page with plots of what a trained KerBS model has learned.
+
+One HTML file that needs no network, and the same plots as PNG and SVG files for a paper. With --data also what needs
+sentences: contexts of words by sense, their spread, examples. Several checkpoints are compared: softmax, MoS, KerBS.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable, Optional
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from kerbs_fairseq.report.album import album
+from kerbs_fairseq.report.drawing import save, style
+from kerbs_fairseq.report.gather import Run, gather
+from kerbs_fairseq.report.page import page, write
+from kerbs_fairseq.report.spaces import Contexts, candidates, chosen, read_contexts
+from kerbs_fairseq.report.vocabulary import WITH_NEAREST, vocabulary
+from kerbs_fairseq.tools.inspect import quiet
+from kerbs_fairseq.tools.learned import SPECIAL, Learned, Unreadable
+
+NAME = "kerbs-report"
+PAGE = "index.html"
+Step = Callable[[str], Callable[[float], None]]  # begins a step of the work; then is told which part of it is done
+
+
+def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="several are compared")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the page and its figures")
+    parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")
+    parser.add_argument("--split", default="valid", help="part of --data that contexts come from (valid)")
+    parser.add_argument("--tokens", type=int, default=15000, help="tokens of the split to read (15000)")
+    parser.add_argument("--word", action="append", default=[], help="plot the contexts of this word; may be repeated")
+    parser.add_argument("--words", type=int, default=6, help="words to choose if there is no --word (6)")
+    parser.add_argument(
+        "--log", type=Path, action="append", default=[], metavar="FILE",
+        help="log of fairseq-train, once for each checkpoint in their order (train.log beside it)",
+    )  # fmt: skip
+    parser.add_argument("--move-log", type=Path, metavar="FILE", help="of --kerbs-move-log (where training wrote it)")
+    parser.add_argument("--title", help="of the page")
+    args = parser.parse_args(argv)
+    for name in ("tokens", "words"):
+        if getattr(args, name) < 1:
+            raise Unreadable(f"--{name} {getattr(args, name)}: at least 1")
+    return args
+
+
+def report(args: argparse.Namespace, begin: Step) -> Path:
+    """Write the report; the path of its page."""
+    figures = prepare(args.output)
+    begin("reading checkpoints")
+    runs = gather(args.checkpoints, args.data, args.log, args.move_log)
+    main = next((run for run in runs if run.learned is not None), None)
+    notes = [note for run in runs for note in run.notes]
+    contexts: Optional[Contexts] = None
+    words: Sequence[int] = []
+    data: dict[str, object] = {}
+    if main is not None and main.learned is not None:
+        contexts, words = contexts_of(main, main.learned, args, begin)
+        if contexts is None:
+            notes.append(
+                "What needs sentences: contexts of words by sense (Figure 1), examples, θ against the spread of "
+                "contexts. --data DIR, the folder that fairseq-preprocess wrote, brings them."
+            )
+        elif not contexts.whole:
+            notes.append(f"Contexts are from {contexts.tokens:,} tokens of {args.split}, not all: --tokens reads more.")
+        data = searchable(main.learned, contexts, words, args.split, begin)
+        if main.learned.n_words > WITH_NEAREST + SPECIAL:
+            notes.append(f"Nearest senses in the search: of the {WITH_NEAREST:,} most frequent words only.")
+    pictures = []
+    done = begin("drawing")
+    title = args.title or (f"What {main.name} has learned" if main else "Models compared")
+    with style():
+        for number, (where, picture) in enumerate(album(runs, contexts, words), 1):
+            save(picture, figures)
+            pictures.append((where, picture))
+            done(number / (number + 3))
+        text = page(title, runs, main, pictures, data, notes)
+    write(text, args.output / PAGE)
+    done(1.0)
+    return args.output / PAGE
+
+
+def prepare(output: Path) -> Path:
+    """Make the folders before the work, so that what cannot be written is known at once."""
+    figures = output / "figures"
+    try:
+        figures.mkdir(parents=True, exist_ok=True)
+        for folder in (output, figures):
+            trial = folder / ".kerbs-report.new"
+            trial.touch()
+            trial.unlink()
+    except OSError as error:
+        raise Unreadable(f"-o {output} cannot be written: {error.strerror or error}") from None
+    return figures
+
+
+def contexts_of(
+    run: Run, model: Learned, args: argparse.Namespace, begin: Step
+) -> tuple[Optional[Contexts], Sequence[int]]:
+    """The contexts of words in the data, if there is any, and the words to plot: those asked for, or good ones."""
+    asked = list(dict.fromkeys(model.find(word) for word in args.word))
+    special = [model.words[word] for word in asked if word < SPECIAL]
+    if special:
+        raise Unreadable(f"--word {special[0]}: a special symbol has one sense, and nothing to show")
+    good = asked or candidates(model)
+    if args.data is None:
+        return None, asked or good[: args.words]
+    contexts = read_contexts(
+        run.path, args.data, args.split, model, good, args.tokens, begin(f"reading {args.split} with the model")
+    )
+    return contexts, asked or chosen(contexts, good, args.words)
+
+
+def searchable(
+    model: Learned, contexts: Optional[Contexts], words: Sequence[int], split: str, begin: Step
+) -> dict[str, object]:
+    """What the page's search needs, with the words that it shows first."""
+    data = vocabulary(model, contexts, words, begin("comparing senses"))
+    place = {word: i for i, (word, _, _) in enumerate(data["words"])}
+    first = [place[model.words[word]] for word in words]
+    return {**data, "chosen": first, "theta": model.kernel != "dot", "split": split}
+
+
+class Bars:
+    """Progress on stderr: bars in a terminal, lines elsewhere."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self.lines = not console.is_terminal
+        self.finish: Callable[[float], None] = lambda part: None
+
+    def begin(self, what: str) -> Callable[[float], None]:
+        """A new step; the one before it is done."""
+        self.finish(1.0)
+        if self.lines:
+            print(f"{NAME}: {what}", file=sys.stderr, flush=True)
+        task = self.progress.add_task(what, total=1.0)
+        self.finish = lambda part: self.progress.update(task, completed=part)
+        return self.finish
+
+
+def main(argv: Optional[list[str]] = None) -> None:
+    """Run the command."""
+    bars = Bars()
+    try:
+        args = arguments(argv)
+        with bars.progress, quiet():
+            path = report(args, bars.begin)
+            bars.finish(1.0)
+    except Unreadable as problem:
+        sys.exit(f"{NAME}: {problem}")
+    except OSError as error:
+        sys.exit(f"{NAME}: cannot write into {args.output}: {error.strerror or error}")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""The plots of one KerBS model, each a function from what was found to a figure."""
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from kerbs_fairseq.functional.kernel import curvature
+from kerbs_fairseq.report.drawing import INK, axes, colour, marker, plain_numbers
+from kerbs_fairseq.report.history import History
+from kerbs_fairseq.report.spaces import Contexts, main_axes
+from kerbs_fairseq.tools.findings import IDLE
+from kerbs_fairseq.tools.learned import SPECIAL, Learned
+
+QUANTILES = (0.05, 0.5, 0.95)
+ENOUGH = 5  # contexts of a word whose spread means something
+MOST_POINTS = 1500
+PARTS = 25  # of the time in which senses move
+
+
+def training(history: History) -> Figure:
+    """Loss over updates, in training and in validation."""
+    figure, ax = axes()
+    for number, (name, curve) in enumerate((("training", history.train_loss), ("validation", history.valid_loss))):
+        if curve:
+            x, y = zip(*sorted(curve.items()))
+            ax.plot(x, y, color=colour(number), marker=marker(number) if len(x) < 25 else "", markersize=4, label=name)
+    ax.set_xlabel("updates")
+    ax.set_ylabel("loss (bits a token)")
+    ax.set_ylim(bottom=0)
+    ax.legend()
+    return figure
+
+
+def moves(history: History) -> Figure:
+    """Senses that moved, in equal parts of the time, and in all."""
+    figure, ax = axes()
+    x, y = zip(*sorted(history.moves_by_update().items()))
+    width = math.ceil(x[-1] / PARTS)
+    parts = [0.0] * PARTS
+    for update, count in zip(x, y):
+        parts[(update - 1) // width] += count
+    ax.bar([width * (i + 0.5) for i in range(PARTS)], parts, width * 0.9, color=colour(0))
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("updates")
+    ax.set_ylabel(f"senses moved in {width:,} updates", color=colour(0))
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    whole = ax.twinx()
+    whole.plot([0, *x], [0, *itertools.accumulate(y)], color=colour(4), drawstyle="steps-post")
+    whole.set_ylim(bottom=0)
+    whole.set_ylabel("in all", color=colour(4))
+    whole.grid(False)
+    return figure
+
+
+def words_over_time(history: History) -> Figure:
+    """How many words have so many senses, over updates."""
+    figure, ax = axes()
+    prefix = "kerbs_words_with_"
+    names = sorted((name for name in history.senses if name.startswith(prefix)), key=lambda n: int(n[len(prefix) :]))
+    for number, name in enumerate(names):
+        x, y = zip(*sorted(history.senses[name].items()))
+        ax.plot(x, y, color=colour(number), marker=marker(number), markersize=4, label=name[len(prefix) :])
+    ax.set_xlabel("updates")
+    ax.set_ylabel("words")
+    ax.set_ylim(bottom=0)
+    ax.legend(title="senses", loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def senses_per_word(model: Learned) -> Figure:
+    """Words by number of senses, now and before training."""
+    figure, ax = axes()
+    first = model.first_numbers()
+    most = int(model.numbers.max()) if first is None else int(max(model.numbers.max(), first.max()))
+    x = torch.arange(1, most + 1)
+    groups = [("now", model.numbers)] if first is None else [("before training", first), ("now", model.numbers)]
+    width = 0.8 / len(groups)
+    for number, (name, numbers) in enumerate(groups):
+        counts = torch.bincount(numbers[SPECIAL:], minlength=most + 1)[1:]
+        at = x - 0.4 + width * (number + 0.5)
+        bars = ax.bar(at, counts, width, color=colour(1 if name != "now" else 0), label=name)
+        ax.bar_label(bars, [f"{int(n):,}" for n in counts], fontsize=8)
+    ax.set_xticks(x.tolist())
+    ax.set_xlabel("senses")
+    ax.set_ylabel("words")
+    ax.legend()
+    return figure
+
+
+def senses_by_frequency(model: Learned) -> Figure:
+    """The share of words with one, two … senses, from rare to frequent words."""
+    figure, ax = axes()
+    assert model.counts is not None
+    counts, numbers = model.counts[SPECIAL:].float().clamp_min(1), model.numbers[SPECIAL:]
+    low, high = float(counts.min()), float(counts.max())
+    n_bins = max(1, min(10, int(len(counts.unique()) / 2)))
+    edges = torch.logspace(torch.log10(torch.tensor(low)), torch.log10(torch.tensor(high * 1.001)), n_bins + 1)
+    of_bin = torch.bucketize(counts, edges[1:-1], right=True)
+    sizes = torch.bincount(of_bin, minlength=n_bins)
+    bottom = torch.zeros(n_bins)
+    for n in range(1, int(numbers.max()) + 1):
+        share = torch.bincount(of_bin[numbers == n], minlength=n_bins) / sizes.clamp_min(1)
+        ax.bar(edges[:-1], share, edges.diff() * 0.94, bottom, align="edge", color=colour(n - 1), label=str(n))
+        bottom = bottom + share
+    for left, right, size in zip(edges[:-1].tolist(), edges[1:].tolist(), sizes.tolist()):
+        if size:
+            ax.text((left * right) ** 0.5, 1.01, f"{size:,}", ha="center", va="bottom", fontsize=7)
+    ax.set_xscale("log")
+    plain_numbers(ax.xaxis)
+    ax.set_xlabel("times in training (numbers above: words)")
+    ax.set_ylabel("share of words")
+    ax.legend(title="senses", loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def theta(model: Learned) -> Figure:
+    """θ of all senses, idle ones apart."""
+    figure, ax = axes()
+    idle = model.share < IDLE
+    values = torch.nan_to_num(model.theta)
+    low, high = float(values.min()), float(values.max())
+    edges = torch.linspace(low - 1e-3, high + 1e-3, 41).tolist()
+    parts = [values[~idle].tolist(), values[idle].tolist()]
+    ax.hist(parts, edges, stacked=True, color=[colour(0), colour(1)], label=["used", f"idle (share below {IDLE:.0%})"])
+    ax.set_xlabel("θ (larger: wider)")
+    ax.set_ylabel("senses")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend()
+    return figure
+
+
+def spread_words(contexts: Contexts) -> list[int]:
+    """Words with contexts enough for a spread, most frequent first."""
+    order = torch.argsort(contexts.times, descending=True, stable=True)[:MOST_POINTS].tolist()
+    return [i for i in order if i >= SPECIAL and contexts.times[i] >= ENOUGH]
+
+
+def theta_by_spread(model: Learned, contexts: Contexts) -> Figure:
+    """θ of words against the spread of their contexts (Lemma 2)."""
+    figure, ax = axes()
+    words = torch.tensor(spread_words(contexts))
+    of_word = model.word_theta()
+    for n in range(1, int(model.numbers.max()) + 1):
+        its = words[model.numbers[words] == n]
+        if len(its):
+            look: dict[str, Any] = {"c": colour(n - 1), "marker": marker(n - 1), "alpha": 0.75, "lw": 0}
+            ax.scatter(contexts.spread[its], of_word[its], s=14, label=str(n), **look)
+    ax.set_xlabel("spread of a word's contexts")
+    ax.set_ylabel("θ of the word")
+    ax.legend(title="senses", loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def kernels(model: Learned) -> Figure:
+    """The kernel for the θ that were learned (Figure 2): what a sense scores at an angle from its vector."""
+    figure, ax = axes()
+    angle = torch.linspace(0, torch.pi, 181)
+    cosine = angle.cos()
+    degrees = torch.rad2deg(angle)
+    shown = torch.quantile(torch.nan_to_num(model.theta), torch.tensor(QUANTILES)).tolist()
+    for number, (part, value) in enumerate(zip(QUANTILES, shown)):
+        curve = cosine * curvature(cosine, torch.tensor(value), model.kernel)
+        name = {0.05: "narrow (5 %)", 0.5: "median", 0.95: "wide (95 %)"}[part]
+        ax.plot(degrees, curve, color=colour(number), ls=("-", "--", "-.")[number], label=f"{name}: θ = {value:.2f}")
+    ax.plot(degrees, cosine, color=INK, linewidth=1, linestyle=":", label="inner product: θ = 0")
+    ax.set_xticks([0, 45, 90, 135, 180], ["0°", "45°", "90°", "135°", "180°"])
+    ax.set_xlabel("angle between context and sense")
+    ax.set_ylabel("kernel, for lengths 1")
+    ax.legend()
+    return figure
+
+
+def contexts_of_word(features: Tensor, senses: Tensor, order: list[int]) -> Figure:
+    """Contexts (n, d) of a word on their main axes, by the sense that each means (n,) (Figure 1).
+
+    ``order`` are its senses; each keeps its colour.
+    """
+    figure, ax = axes()
+    points = main_axes(features)
+    for number, sense in enumerate(order):
+        its = points[senses == sense]
+        if len(its):
+            look: dict[str, Any] = {"c": colour(number), "marker": marker(number), "alpha": 0.8, "lw": 0}
+            ax.scatter(its[:, 0], its[:, 1], s=22, label=f"{number + 1}: {len(its)}", **look)
+    ax.set_xlabel("first main axis")
+    ax.set_ylabel("second")
+    ax.legend(title="sense: times", loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure

@@ -1,0 +1,173 @@
+"""The contexts of all words in a split: how far they spread, which senses they mean, examples, and some for plots."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kerbs_fairseq.tools.findings import by_frequency
+from kerbs_fairseq.tools.learned import SPECIAL, Learned
+
+EXAMPLES = 3  # sentences for a sense
+MOST_KEPT = 400  # contexts of a word for a plot
+BATCH = 1000  # tokens: small, so that a part of the split has sentences of all lengths
+USED = 0.1  # share of a sense that counts as used
+
+
+@dataclass
+class Kept:
+    """The contexts of one word."""
+
+    features: list[Tensor] = field(default_factory=list)  # (n, d) each
+    senses: list[Tensor] = field(default_factory=list)  # (n,) each
+    number: int = 0
+
+    def both(self) -> tuple[Tensor, Tensor]:
+        """Contexts (n, d) and the sense that each means (n,)."""
+        return torch.cat(self.features)[:MOST_KEPT], torch.cat(self.senses)[:MOST_KEPT]
+
+
+@dataclass
+class Contexts:
+    """What the contexts of V words and their S senses are like in ``tokens`` tokens of a split."""
+
+    split: str
+    tokens: int
+    whole: bool  # whether that is all of the split
+    times: Tensor  # (V,): how often each word is a target
+    spread: Tensor  # (V,): 1 − length of the mean direction; 0 if all contexts point the same way, towards 1 if apart
+    meant: Tensor  # (S,): how often each sense is the likely one
+    sentences: list[str]
+    examples: dict[int, list[tuple[int, int, float]]]  # of a sense: (sentence, word of it, probability), best first
+    kept: dict[int, Kept]  # of words that may be plotted
+
+
+def candidates(model: Learned, most: int = 40) -> list[int]:
+    """Words that may be worth a plot, best first: frequent, with senses that are well used and far apart.
+
+    The order is by Σ_ij p_i p_j (1 − cos(w_i, w_j)) · log(1 + count), p the shares of a word's senses: how far apart,
+    on average, the senses of two of its uses are.
+    """
+    of = model.sense_to_word
+    mean = torch.zeros(model.n_words, model.vectors.size(1))
+    mean.index_add_(0, of, functional.normalize(model.vectors) * model.share.unsqueeze(1))
+    apart = 1 - mean.square().sum(1)  # Σ_ij p_i p_j cos is the squared length of Σ_i p_i w_i, for unit vectors
+    how_often = model.seen if model.counts is None else model.counts.float()
+    used = torch.bincount(of[model.share >= USED], minlength=model.n_words) > 1
+    score = apart * torch.log1p(how_often) * used * (model.seen > 0)
+    order = torch.argsort(score, descending=True, stable=True)[:most].tolist()
+    return [i for i in order if i >= SPECIAL and score[i] > 0] or by_frequency(model)[:most]
+
+
+def chosen(contexts: Contexts, words: Sequence[int], most: int) -> list[int]:
+    """Those of ``words`` that mean two senses or more in the contexts, and often enough to see it."""
+
+    def plain(word: int) -> bool:
+        kept = contexts.kept.get(word)
+        if kept is None or kept.number < 12:
+            return False
+        _, counts = kept.both()[1].unique(return_counts=True)
+        return int((counts >= USED * int(counts.sum())).sum()) > 1
+
+    good = [word for word in words if plain(word)]
+    return (good + [word for word in words if word not in good and contexts.times[word] > 2])[:most]
+
+
+def read_contexts(
+    checkpoint: Path,
+    data: Path,
+    split: str,
+    model: Learned,
+    keep: Sequence[int],
+    tokens: int,
+    progress: Callable[[float], None] = lambda part: None,
+) -> Contexts:
+    """Go through a split with the model, up to ``tokens`` tokens of it; contexts of the words ``keep`` are kept."""
+    from kerbs_fairseq.tools.contexts import Reader  # loads fairseq and all its models
+
+    reader = Reader(checkpoint, data, split)
+    wanted = torch.ones(model.n_words, dtype=torch.bool)
+    wanted[:SPECIAL] = False
+    result = Contexts(
+        split, 0, True, torch.zeros(model.n_words), torch.zeros(model.n_words),
+        torch.zeros(len(model.sense_to_word)), [], {}, {word: Kept() for word in keep},
+    )  # fmt: skip
+    mean = torch.zeros(model.n_words, model.vectors.size(1))
+    for batch in reader.batches(BATCH, shuffle=True):
+        if result.tokens >= tokens:
+            result.whole = False
+            break
+        found = reader.find(batch, wanted)
+        if not len(found.words):
+            continue
+        result.tokens += len(found.words)
+        result.times += torch.bincount(found.words, minlength=model.n_words)
+        result.meant += torch.bincount(found.senses, minlength=len(result.meant))
+        mean.index_add_(0, found.words, functional.normalize(found.features))
+        for word in set(found.words.tolist()) & result.kept.keys():
+            its, kept = found.words == word, result.kept[word]
+            if kept.number < MOST_KEPT:
+                kept.features.append(found.features[its].clone())
+                kept.senses.append(found.senses[its])
+                kept.number += int(its.sum())
+        add_examples(result, reader, batch, found)
+        progress(min(1.0, result.tokens / tokens))
+    result.spread = 1 - (mean / result.times.clamp_min(1).unsqueeze(1)).norm(dim=1)
+    return result
+
+
+def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], found: Any) -> None:
+    """Keep the likeliest sentences for each sense; a sentence that many share is kept once."""
+    from kerbs_fairseq.tools.contexts import AROUND, around
+
+    texts: dict[tuple[int, int], int] = {}
+    sentences: dict[int, tuple[str, ...]] = {}
+    probabilities, rows = found.probabilities.tolist(), found.rows.tolist()
+    for i, (sense, column) in enumerate(zip(found.senses.tolist(), found.columns.tolist())):
+        examples = result.examples.setdefault(sense, [])
+        if len(examples) == EXAMPLES and examples[-1][2] >= probabilities[i]:
+            continue
+        if rows[i] not in sentences:
+            sentences[rows[i]] = reader.sentence(batch, rows[i])
+        words = sentences[rows[i]]
+        position = reader.position(batch, rows[i], column)
+        key = (rows[i], -1)
+        if len(words) > 2 * AROUND + 1:  # long lines, such as the blocks of language models, are cut around each word
+            key = (rows[i], position)
+            words, position = around(words, position)
+        if key not in texts:
+            texts[key] = len(result.sentences)
+            result.sentences.append(" ".join(words))
+        examples.append((texts[key], position, probabilities[i]))
+        examples.sort(key=lambda example: -example[2])
+        del examples[EXAMPLES:]
+
+
+def main_axes(features: Tensor) -> Tensor:
+    """Contexts (n, d) on their two main axes (n, 2), by PCA; signs are fixed, so that a plot is always the same."""
+    centred = features - features.mean(0)
+    _, _, axes = torch.linalg.svd(centred, full_matrices=False)
+    axes = axes[:2]
+    if len(axes) < 2:
+        axes = torch.cat([axes, torch.zeros(2 - len(axes), features.size(1))])
+    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+    return centred @ (axes * torch.where(largest < 0, -1.0, 1.0)).t()
+
+
+def rank_correlation(a: Tensor, b: Tensor) -> float:
+    """Spearman's, of two columns (n,); 0 if one is the same everywhere."""
+    ranks = torch.stack([ranks_of(a), ranks_of(b)])
+    if len(a) < 3 or bool((ranks.std(1) == 0).any()):
+        return 0.0
+    return float(torch.corrcoef(ranks)[0, 1])
+
+
+def ranks_of(values: Tensor) -> Tensor:
+    """The rank of each value (n,); equal values share the mean of theirs."""
+    _, where, counts = values.unique(return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    return (last - (counts - 1) / 2)[where]

@@ -1,0 +1,397 @@
+"""kerbs-report: what it reads, what it says, and what it refuses."""
+
+import html.parser
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from conftest import start
+from inprocess import LANGUAGE_MODELS, batch, prepare, trainer
+from test_inspect import WORDS, checkpoint, dictionary_folder
+
+from kerbs_fairseq.report import command, compare, plots
+from kerbs_fairseq.report.drawing import INK, PALETTE, Picture, axes, inline, style
+from kerbs_fairseq.report.gather import gather
+from kerbs_fairseq.report.history import from_checkpoint, read_log, read_moves
+from kerbs_fairseq.report.spaces import candidates, main_axes, rank_correlation
+from kerbs_fairseq.report.vocabulary import vocabulary
+from kerbs_fairseq.tools import findings
+from kerbs_fairseq.tools.learned import Unreadable, load
+
+MOVES = "update\tsense\tfrom_word\tto_word\tusage\tlog_accuracy\n"
+JSON_LOG = """\
+2026-11-17 03:53:30 | INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,234)
+2026-11-17 03:53:35 | INFO | valid | {"epoch": 1, "valid_loss": "5.5", "valid_ppl": "45.25", "valid_num_updates": "63"}
+03:53:35 | INFO | train | {"epoch": 1, "train_loss": "7", "train_num_updates": "63", "train_kerbs_moved_total": "2"}
+{"epoch": 2, "update": 1.587, "loss": "6.4", "num_updates": "100", "lr": "0.002", "kerbs_moved_total": "5"}
+{"epoch": 2, "valid_loss": "3.5", "valid_ppl": "11.31", "valid_num_updates": "126", "valid_best_loss": "3.5"}
+{"epoch": 2, "train_loss": "4.5", "train_num_updates": "126", "train_kerbs_moved_total": "5"}
+{"this is": no JSON}
+"""
+PLAIN_LOG = """\
+2026-11-17 04:05:03 | INFO | train | epoch 001 | loss 15.333 | ppl 41268 | num_updates 2 | kerbs_moved_total 3 | wall 22
+2026-11-17 04:05:03 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 3.1 | ppl 8.57 | wps 9 | num_updates 2
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return dictionary_folder(tmp_path)
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, data: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return checkpoint(tmp_path / "run" / "checkpoint.pt", data)
+
+
+def softmax(path: Path, **more: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    shared = torch.zeros(5, 4)
+    state = {"encoder.embed_tokens.weight": shared, "decoder.embed_tokens.weight": shared, **more}
+    torch.save({"model": state, "cfg": {"model": {"_name": "lstm", "dropout": 0.1}}}, path)
+    return path
+
+
+# --- logs
+
+
+def test_logs_of_json(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(JSON_LOG)
+    history = read_log(tmp_path / "log")
+    assert history.epoch_loss == {63: 7.0, 126: 4.5}
+    assert history.inner_loss == {100: 6.4}
+    assert history.train_loss == history.epoch_loss
+    assert history.valid_loss == {63: 5.5, 126: 3.5}
+    assert history.best_ppl == 11.31
+    assert history.senses["kerbs_moved_total"] == {63: 2, 100: 5, 126: 5}
+    assert history.moves_by_update() == {63: 2, 100: 3}
+
+
+def test_plain_logs(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(PLAIN_LOG)
+    history = read_log(tmp_path / "log")
+    assert history.train_loss == {2: 15.333}
+    assert history.valid_loss == {2: 3.1}
+    assert history.best_ppl == 8.57
+    assert history.moves_by_update() == {2: 3}
+
+
+def test_the_table_of_moves_says_more_than_the_log(tmp_path: Path) -> None:
+    (tmp_path / "moves.tsv").write_text(
+        MOVES + "10\t4\tthe\tbank\t0\t-1\n10\t5\tthe\triver\t0\t-1\n20\t4\tbank\tthe\t0\t-1\n2"
+    )
+    (tmp_path / "log").write_text(JSON_LOG)
+    history = read_log(tmp_path / "log")
+    history.moves = read_moves(tmp_path / "moves.tsv")
+    assert history.moves[0] == (10, "the", "bank")
+    assert history.moves_by_update() == {10: 2, 20: 1}
+    with pytest.raises(Unreadable, match="is no table of moves"):
+        read_moves(tmp_path / "log")
+
+
+def test_what_a_checkpoint_knows_without_a_log() -> None:
+    meter = {"val": 1.0, "sum": torch.tensor(30.0), "count": 10}
+    state = {"extra_state": {"val_loss": 2.5, "metrics": {"train": [(10, "loss", "AverageMeter", meter)]}}}
+    history = from_checkpoint(state, 7)
+    assert (history.valid_loss, history.train_loss) == ({7: 2.5}, {7: 3.0})
+
+
+# --- runs
+
+
+def test_scores_settings_and_parameters(tmp_path: Path, made_up: Path) -> None:
+    (made_up.parent / "scores.json").write_text('{"bleu": 27.123456, "signature": "nrefs:1|tok:13a"}')
+    plain = softmax(tmp_path / "plain" / "checkpoint.pt")
+    kerbs, stock = gather([made_up, plain])
+    assert kerbs.scores == {"bleu": "27.12", "signature": "nrefs:1|tok:13a"}
+    assert (kerbs.name, kerbs.head, stock.name, stock.head) == ("run", "KerBS", "plain", "softmax")
+    assert stock.parameters == 20  # a shared table counts once
+    assert kerbs.parameters == 12 * 6 + 12  # statistics are not learned
+    assert stock.settings == {"arch": "lstm", "dropout": "0.1"}
+    assert kerbs.settings["kerbs-senses"] == "2.0"
+
+
+def test_moves_are_found_where_they_moved_with_the_checkpoint(made_up: Path) -> None:
+    state = torch.load(made_up, weights_only=False)
+    state["cfg"]["model"]["kerbs_move_log"] = "/elsewhere/moves.tsv"
+    torch.save(state, made_up)
+    (made_up.parent / "moves.tsv").write_text(MOVES + "10\t4\tthe\tbank\t0\t-1\n90\t4\tbank\tthe\t0\t-1\n")
+    (run,) = gather([made_up])
+    assert run.history.moves == [(10, "the", "bank")]  # the checkpoint is of update 70
+
+
+def test_names_tell_checkpoints_apart(tmp_path: Path) -> None:
+    a, b = softmax(tmp_path / "x" / "a.pt"), softmax(tmp_path / "x" / "b.pt")
+    assert [run.name for run in gather([a, b])] == ["x/a", "x/b"]
+    assert [run.name for run in gather([a, a])] == ["1. x/a", "2. x/a"]
+
+
+# --- words and contexts
+
+
+def test_words_to_plot_are_frequent_with_senses_far_apart(made_up: Path) -> None:
+    model = load(made_up)
+    scores = {}
+    for word in WORDS:
+        own = model.senses_of(model.find(word))
+        unit = torch.nn.functional.normalize(model.vectors[own])
+        p = model.share[own]
+        scores[word] = float((p @ (1 - unit @ unit.t()) @ p) * torch.log1p(model.counts[model.find(word)].float()))
+    best = max(("bank", "river"), key=scores.__getitem__)  # money has one sense; the senses of "the" were never used
+    assert model.words[candidates(model)[0]] == best
+    assert {model.words[i] for i in candidates(model)} == {"bank", "river"}
+
+
+def test_main_axes_keep_the_most_of_a_flat_cloud() -> None:
+    flat = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)) @ torch.tensor([[3.0, 0, 0, 0], [0, 0, 1, 0]])
+    points = main_axes(flat + 5)
+    torch.testing.assert_close(torch.cdist(points, points), torch.cdist(flat, flat), atol=2e-3, rtol=1e-3)
+    assert points[:, 0].var() > points[:, 1].var()
+    assert main_axes(torch.ones(1, 3)).shape == (1, 2)
+
+
+def test_rank_correlation() -> None:
+    a = torch.tensor([1.0, 2, 3, 4])
+    assert rank_correlation(a, a**3) == pytest.approx(1)
+    assert rank_correlation(a, -a) == pytest.approx(-1)
+    assert rank_correlation(a, torch.ones(4)) == 0
+    assert rank_correlation(torch.tensor([1.0, 1, 2, 3]), torch.tensor([2.0, 2, 5, 9])) == pytest.approx(1)
+
+
+def test_the_search_has_what_inspect_says(made_up: Path) -> None:
+    model = load(made_up)
+    found = vocabulary(model, None)
+    assert [word for word, _, _ in found["words"]] == ["the", "money", "river", "bank"]  # by frequency
+    words = [word for word, _, _ in found["words"]]
+    for word, count, senses in found["words"]:
+        detail = findings.word_in_detail(model, word, nearest=4)
+        assert count == detail["count"]
+        for row, sense in zip(senses, detail["senses"]):
+            assert row[:3] == [pytest.approx(sense[name], abs=6e-4) for name in ("theta", "share", "length")]
+            near = list(dict.fromkeys(other["word"] for other in sense["nearest"]))
+            assert [words[i] for i in row[3]] == [other for other in near if other in words]
+
+
+# --- pictures
+
+
+def test_plots_on_a_page_share_no_ids_and_take_its_colours() -> None:
+    with style():
+        texts = []
+        for name in ("one", "two"):
+            figure, ax = axes()
+            ax.plot([1, 2], color=PALETTE[0], label="$x_1$ <b> & ▁wort")
+            ax.legend()
+            texts.append(inline(Picture(name, name, "", figure)))
+    ids = [set(re.findall(r'id="([^"]+)"', text)) for text in texts]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    for text, own in zip(texts, ids):
+        assert set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
+        assert {a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)} <= own
+        assert INK not in text
+        assert "var(--c0)" in text
+        assert "$x_1$ &lt;b&gt; &amp; ▁wort" in text
+
+
+def test_the_same_plot_is_the_same_file(made_up: Path) -> None:
+    model = load(made_up)
+    with style():
+        first, second = (inline(Picture("theta", "", "", plots.theta(model))) for _ in range(2))
+    assert first == second
+
+
+def test_curves_are_compared_by_loss_where_one_has_no_perplexity(tmp_path: Path, made_up: Path) -> None:
+    (made_up.parent / "train.log").write_text(JSON_LOG)
+    runs = gather([made_up, softmax(tmp_path / "plain" / "checkpoint.pt")])
+    runs[1].history.valid_loss = {5: 1.0}
+    with style():
+        assert compare.validation(runs).axes[0].get_ylabel() == "validation loss (bits a token)"
+        assert compare.validation(runs[:1]).axes[0].get_ylabel() == "validation perplexity"
+
+
+# --- the command
+
+
+class Elements(html.parser.HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, Any]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, Any]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def report(*options: object) -> str:
+    """Run the command in this process; the text of its page."""
+    command.main([*map(str, options)])
+    return (Path(options[options.index("-o") + 1]) / "index.html").read_text(encoding="utf-8")
+
+
+def data_of(text: str) -> dict[str, Any]:
+    """What the page's script searches in."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+
+
+def test_hostile_words_are_only_words(tmp_path: Path, data: Path) -> None:
+    hostile = ["</script><script>alert(1)</script>", "$\\frac{$", "<img/src=x>", "▁&amp;"]
+    (data / "dict.tgt.txt").write_text("".join(f"{word} {9 - i}\n" for i, word in enumerate(hostile)))
+    path = checkpoint(tmp_path / "odd.pt", data)
+    text = report(path, "-o", tmp_path / "out", "--title", "<b>a title</b>")
+    assert [word for word, _, _ in data_of(text)["words"]] == hostile
+    elements = Elements(text).found
+    assert [tag for tag, _ in elements].count("script") == 2
+    assert not {"img", "iframe", "object", "b"} & {tag for tag, _ in elements} - {"b"}
+    assert "alert(1)" not in re.sub(r"<script.*?</script>", "", text, flags=re.S).replace("&gt;alert(1)&lt;", "")
+    for tag, attributes in elements:  # nothing comes from elsewhere
+        for name in ("src", "href", "xlink:href"):
+            assert attributes.get(name, "#").startswith(("#", "data:")), (tag, attributes)
+    for figure in (tmp_path / "out" / "figures").glob("*.svg"):
+        ElementTree.parse(figure)
+    assert (tmp_path / "out" / "figures" / "theta.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_without_data_and_logs_it_says_what_is_left_out(
+    tmp_path: Path, made_up: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "dict.tgt.txt").unlink()
+    text = report(made_up, "-o", tmp_path / "out")
+    for left_out in (
+        "no dictionary was found",
+        "no log was found",
+        "5 senses moved, but neither",
+        "What needs sentences",
+    ):
+        assert left_out in text, left_out
+    printed = capsys.readouterr()
+    assert printed.out == f"{tmp_path}/out/index.html\n"
+    assert "kerbs-report: drawing" in printed.err
+
+
+@pytest.mark.parametrize("kernel", ["dot", "released"])
+def test_other_kernels_and_old_checkpoints(tmp_path: Path, data: Path, kernel: str) -> None:
+    path = checkpoint(tmp_path / "checkpoint.pt", data, kernel)
+    state = torch.load(path, weights_only=False)
+    for name in [name for name in state["model"] if ".statistics." in name]:
+        del state["model"][name]
+    state["model"] = {name: t.half() if t.is_floating_point() else t for name, t in state["model"].items()}
+    torch.save(state, path)
+    text = report(path, "-o", tmp_path / "out")
+    assert ("there is no θ" in text) is (kernel == "dot")
+    assert (tmp_path / "out" / "figures" / "theta.svg").exists() is (kernel != "dot")
+
+
+def test_models_without_senses_are_compared(tmp_path: Path) -> None:
+    mos = softmax(tmp_path / "mos" / "checkpoint.pt", **{"decoder.head.prior.weight": torch.zeros(2, 2)})
+    text = report(softmax(tmp_path / "plain" / "checkpoint.pt"), mos, "-o", tmp_path / "out")
+    assert "none of them is KerBS" in text
+    assert "MoS" in text
+
+
+def test_a_report_is_replaced_whole(tmp_path: Path, made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = report(made_up, "-o", tmp_path / "out", "--title", "first")
+    monkeypatch.setattr(command, "page", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        command.main([str(made_up), "-o", str(tmp_path / "out"), "--title", "second"])
+    assert (tmp_path / "out" / "index.html").read_text() == first
+    assert not list((tmp_path / "out").rglob("*.new"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("none.pt -o out", "none.pt is not there"),
+        ("plain/checkpoint.pt -o out", "is no KerBS model but a softmax"),
+        ("run/checkpoint.pt -o taken", "-o taken cannot be written"),
+        ("run/checkpoint.pt -o out --word bnak", "there is no word 'bnak' among the 8 of the model; did you mean bank"),
+        ("run/checkpoint.pt -o out --word </s>", "a special symbol"),
+        ("run/checkpoint.pt -o out --data other", "another dictionary than the model's, which has 8 words"),
+        ("run/checkpoint.pt -o out --data nowhere", "--data nowhere is no folder"),
+        ("run/checkpoint.pt -o out --log none.log", "the log none.log cannot be read"),
+        ("run/checkpoint.pt -o out --log taken --log taken", "--log was given 2 times, for 1 checkpoints"),
+        ("run/checkpoint.pt -o out --move-log taken", "taken is no table of moves"),
+        ("run/checkpoint.pt -o out --tokens 0", "--tokens 0: at least 1"),
+    ],
+)
+def test_mistakes_get_one_line(
+    made_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    softmax(tmp_path / "plain" / "checkpoint.pt")
+    (tmp_path / "taken").write_text("not a folder")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "dict.tgt.txt").write_text("a 1\n")
+    with pytest.raises(SystemExit) as stopped:
+        command.main(options.split())
+    assert message in str(stopped.value)
+    assert "\n" not in str(stopped.value)
+    assert not (tmp_path / "out" / "index.html").exists()
+
+
+# --- trained models
+
+
+@pytest.mark.e2e
+def test_a_trained_model_has_every_part(reported: Path, corpus: Path) -> None:
+    text = (reported / "index.html").read_text(encoding="utf-8")
+    names = {path.name for path in (reported / "figures").iterdir()}
+    expected = "training moves words-over-time senses frequency theta kernel spread word-the word-a word-bank "
+    expected += "compare-validation compare-senses compare-theta"
+    assert names == {f"{name}.{kind}" for name in expected.split() for kind in ("png", "svg")}
+    assert text.count("<figure>") == len(expected.split())
+    found = data_of(text)
+    words = {word: senses for word, _, senses in found["words"]}
+    lines = (corpus / "parallel" / "valid.tgt").read_text().splitlines()
+    assert sum(sense[4] for sense in words["the"]) == sum(line.split().count("the") for line in lines)
+    for sense in words["the"]:
+        for sentence, position, _ in sense[5]:
+            assert found["sentences"][sentence].split()[position] == "the"
+            assert found["sentences"][sentence].removesuffix(" </s>") in lines
+    assert "kerbs-senses" in text
+    assert "Left out" not in text.partition("Training curves of transformer")[0].partition("<main>")[0]
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "lstm_lm",
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("transformer", "lstm", "transformer_lm", "gru_lm", "bart", "transformer_align")
+        ),
+    ],
+)
+def test_every_family_from_half_precision(base: str, joined: Path, text: Path, tmp_path: Path) -> None:
+    folder = text if base in LANGUAGE_MODELS else joined  # bart shares its embeddings
+    architecture = "kerbs_bart_base" if base == "bart" else f"kerbs_{base}"
+    built = prepare(folder, base, f"--arch {architecture} --criterion kerbs_cross_entropy --optimizer adam --lr 0.01")
+    training = trainer(built)
+    training.train_step([batch(built, 40)])
+    path = tmp_path / "checkpoint.pt"
+    training.consolidate_optimizer()
+    training.save_checkpoint(str(path), {"train_iterator": {"epoch": 1}})
+    state = torch.load(path, weights_only=False)
+    statistics = ".head.statistics."
+    state["model"] = {
+        name: t.half() if t.is_floating_point() and statistics not in name else t for name, t in state["model"].items()
+    }
+    torch.save(state, path)
+    text_of_page = report(path, "--data", folder, "--word", "the", "-o", tmp_path / "out")
+    the = next(senses for word, _, senses in data_of(text_of_page)["words"] if word == "the")
+    assert sum(sense[4] for sense in the) > 10
+    assert (tmp_path / "out" / "figures" / "word-the.svg").exists()
+
+
+@pytest.mark.e2e
+@pytest.mark.thorough
+def test_the_command_refuses_with_one_line(tmp_path: Path) -> None:
+    done = start(f"kerbs-report {tmp_path}/none.pt -o {tmp_path}/out")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"kerbs-report: {tmp_path}/none.pt is not there"
+    assert "Traceback" not in done.stderr
