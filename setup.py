@@ -27,7 +27,7 @@ setup(
         "bitarray",
         "tqdm",
         "rich>=12",
-        "matplotlib>=3.5",
+        "matplotlib>=3.6",
         "sacrebleu>=2.3",
         "sacremoses>=0.1",
         "scipy>=1.7",

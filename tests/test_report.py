@@ -129,6 +129,10 @@ def test_names_tell_checkpoints_apart(tmp_path: Path) -> None:
     a, b = softmax(tmp_path / "x" / "a.pt"), softmax(tmp_path / "x" / "b.pt")
     assert [run.name for run in gather([a, b])] == ["x/a", "x/b"]
     assert [run.name for run in gather([a, a])] == ["1. x/a", "2. x/a"]
+    seed = tmp_path / "gru-kerbs" / "seed_1"
+    seed.mkdir(parents=True)
+    (seed / "a.pt").write_bytes(a.read_bytes())
+    assert [run.name for run in gather([seed / "a.pt", a])] == ["gru-kerbs/seed_1", "x"]
 
 
 # --- words and contexts

@@ -1,6 +1,7 @@
 """What a report says of a training run: its output layer, settings, scores and history, from the files it left."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,13 +64,18 @@ def gather(
 
 def distinct(paths: Sequence[Path]) -> list[str]:
     """Names that tell the checkpoints apart: of their folders, or with those of the files."""
-    folders = [path.resolve().parent.name for path in paths]
+    folders = [folder_name(path.resolve().parent) for path in paths]
     if len(set(folders)) == len(folders):
         return folders
     both = [f"{folder}/{path.stem}" for folder, path in zip(folders, paths)]
     if len(set(both)) == len(both):
         return both
     return [f"{i}. {name}" for i, name in enumerate(both, 1)]
+
+
+def folder_name(folder: Path) -> str:
+    """Its name; with that of the folder above for the runs of the recipes, CELL/seed_N."""
+    return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"seed_\d+", folder.name) else folder.name
 
 
 def run_of(path: Path, name: str, data: Optional[Path], log: Optional[Path]) -> Run:

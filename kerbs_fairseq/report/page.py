@@ -19,6 +19,7 @@ TITLES = {
     "words": "Words",
 }  # fmt: skip
 HERE = Path(__file__).parent
+SHOWN = ("bleu", "chrf", "ppl", "ter")  # scores that stand at the top; the others are in the table
 
 
 def esc(value: object) -> str:
@@ -128,7 +129,7 @@ def overview(main: Optional[Run]) -> str:
     ]
     if main.history.best_ppl is not None:
         facts.insert(0, (f"{main.history.best_ppl:.2f}", "best validation perplexity"))
-    facts += [(value, name) for name, value in main.scores.items() if len(value) < 10]
+    facts += [(value, name) for name, value in main.scores.items() if name.lower() in SHOWN]
     return f'<ul class="facts">{"".join(f"<li><b>{esc(a)}</b>{esc(b)}</li>" for a, b in facts)}</ul>'
 
 
