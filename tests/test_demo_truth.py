@@ -12,13 +12,8 @@ from kerbs_fairseq.demo.truth import (
     found_senses,
     kinds_of_words,
     means_by_kind,
-    ranks,
     true_senses,
 )
-
-
-def test_ranks_of_equal_values_are_shared() -> None:
-    assert ranks([10, 20, 10, 30, 20, 20]).tolist() == [1.5, 4.0, 1.5, 6.0, 4.0, 4.0]
 
 
 @pytest.mark.parametrize(

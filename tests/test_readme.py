@@ -34,7 +34,12 @@ def test_every_option_is_listed_with_its_default() -> None:
 
 
 def test_links_to_files_are_not_broken() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"]:
+    for page in [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "recipes").rglob("*.md"),
+        ROOT / "CONTRIBUTING.md",
+    ]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -17,9 +17,10 @@ from kerbs_fairseq.report import command, compare, plots
 from kerbs_fairseq.report.drawing import INK, PALETTE, Picture, axes, inline, style
 from kerbs_fairseq.report.gather import gather
 from kerbs_fairseq.report.history import from_checkpoint, read_log, read_moves
-from kerbs_fairseq.report.spaces import candidates, main_axes, rank_correlation
+from kerbs_fairseq.report.spaces import candidates, main_axes
 from kerbs_fairseq.report.vocabulary import vocabulary
 from kerbs_fairseq.tools import findings
+from kerbs_fairseq.tools.findings import rank_correlation
 from kerbs_fairseq.tools.learned import Unreadable, load
 
 MOVES = "update\tsense\tfrom_word\tto_word\tusage\tlog_accuracy\n"
@@ -160,11 +161,11 @@ def test_main_axes_keep_the_most_of_a_flat_cloud() -> None:
 
 
 def test_rank_correlation() -> None:
-    a = torch.tensor([1.0, 2, 3, 4])
-    assert rank_correlation(a, a**3) == pytest.approx(1)
-    assert rank_correlation(a, -a) == pytest.approx(-1)
-    assert rank_correlation(a, torch.ones(4)) == 0
-    assert rank_correlation(torch.tensor([1.0, 1, 2, 3]), torch.tensor([2.0, 2, 5, 9])) == pytest.approx(1)
+    a = [1.0, 3, 2, 7]
+    assert rank_correlation(a, [x**3 for x in a]) == pytest.approx(1)
+    assert rank_correlation(a, [-x for x in a]) == pytest.approx(-1)
+    assert rank_correlation(a, [1.0] * 4) == 0
+    assert rank_correlation([1.0, 1, 2, 3], [2.0, 2, 5, 9]) == pytest.approx(1), "equal values share a rank"
 
 
 def test_the_search_has_what_inspect_says(made_up: Path) -> None:

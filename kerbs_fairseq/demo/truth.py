@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from kerbs_fairseq.tools.findings import rank_correlation
+
 MAP = "decoder.head.senses.sense_to_word"
 
 
@@ -42,12 +44,6 @@ def found_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
     return dict(zip(symbols, torch.bincount(sense_to_word, minlength=len(symbols)).tolist()))
 
 
-def ranks(values: Any) -> Any:
-    """The rank of each value; equal values share the mean of theirs."""
-    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[where]
-
-
 @dataclass
 class Comparison:
     """Two counts of senses for the same words: ``true`` and ``found`` (words,)."""
@@ -64,9 +60,7 @@ class Comparison:
     @property
     def correlation(self) -> float:
         """Spearman's rank correlation; 0 if one side is the same for all words."""
-        if len(np.unique(self.true)) < 2 or len(np.unique(self.found)) < 2:
-            return 0.0
-        return float(np.corrcoef(ranks(self.true), ranks(self.found))[0, 1])
+        return rank_correlation(self.true.tolist(), self.found.tolist())
 
     def table(self) -> str:
         """A row for each true number of senses: how many words, and how many senses the model gives them."""

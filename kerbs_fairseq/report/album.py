@@ -9,8 +9,8 @@ import torch
 from kerbs_fairseq.report import compare, plots
 from kerbs_fairseq.report.drawing import Picture
 from kerbs_fairseq.report.gather import Run
-from kerbs_fairseq.report.spaces import Contexts, rank_correlation
-from kerbs_fairseq.tools.findings import IDLE
+from kerbs_fairseq.report.spaces import Contexts
+from kerbs_fairseq.tools.findings import IDLE, rank_correlation
 from kerbs_fairseq.tools.learned import Learned
 
 Part = tuple[str, Picture]  # the tab that it stands in
@@ -52,7 +52,7 @@ def of_widths(model: Learned, contexts: Optional[Contexts]) -> Iterator[Part]:
     words = plots.spread_words(contexts) if contexts is not None else []
     if contexts is not None and len(words) > 2:
         at = torch.tensor(words)
-        correlation = rank_correlation(model.word_theta()[at], contexts.spread[at])
+        correlation = rank_correlation(model.word_theta()[at].tolist(), contexts.spread[at].tolist())
         caption = (
             f"Lemma 2 says that wider contexts get a larger θ. {len(words)} words with at least {plots.ENOUGH} "
             f"contexts in {contexts.split}; rank correlation {correlation:.2f}. Spread: 1 − length of the mean "

@@ -156,18 +156,3 @@ def main_axes(features: Tensor) -> Tensor:
         axes = torch.cat([axes, torch.zeros(2 - len(axes), features.size(1))])
     largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
     return centred @ (axes * torch.where(largest < 0, -1.0, 1.0)).t()
-
-
-def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's, of two columns (n,); 0 if one is the same everywhere."""
-    ranks = torch.stack([ranks_of(a), ranks_of(b)])
-    if len(a) < 3 or bool((ranks.std(1) == 0).any()):
-        return 0.0
-    return float(torch.corrcoef(ranks)[0, 1])
-
-
-def ranks_of(values: Tensor) -> Tensor:
-    """The rank of each value (n,); equal values share the mean of theirs."""
-    _, where, counts = values.unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    return (last - (counts - 1) / 2)[where]

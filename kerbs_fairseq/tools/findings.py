@@ -136,6 +136,15 @@ def word_in_detail(model: Learned, word: str, nearest: int = 5) -> dict[str, Any
     return {"word": word, "count": count, "theta": float(model.word_theta()[at]), "senses": senses}
 
 
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Spearman's, of two columns of equal length; 0 if one is the same everywhere, or too short to say."""
+    from scipy.stats import spearmanr
+
+    if len(a) < 3 or len(set(a)) < 2 or len(set(b)) < 2:
+        return 0.0
+    return float(spearmanr(a, b).statistic)
+
+
 def everything(model: Learned, samples: int = 8) -> dict[str, Any]:
     """All but words in detail."""
     return {
