@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from raw_corpora import pairs, write_dialogs, write_iwslt, write_shards
 
@@ -51,6 +51,9 @@ def test_gzip_is_unpacked_and_a_cut_one_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BadCorpus, match=r"text\.gz, after line"):
         read_lines(path)
+    path.write_bytes(gzip.compress(b"one\ntwo\n" * 1000)[:12] + b"\xff" * 40)
+    with pytest.raises(BadCorpus, match=r"text\.gz, after line 0"):
+        read_lines(path)
 
 
 def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path: Path) -> None:
@@ -60,6 +63,7 @@ def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path: Path) -> None:
         read_lines(path)
 
 
+@example("a\u200b\u0308")  # what was apart meets
 @given(st.text())
 def test_clean_text_stays_as_it_is(text: str) -> None:
     once = clean(text)
@@ -211,6 +215,17 @@ def test_shards_are_cut_into_parts_without_overlap(tmp_path: Path) -> None:
         cut_sentences(files, [900, 50, 50], seed=1)
 
 
+def test_long_sentences_are_not_drawn_for_training(tmp_path: Path) -> None:
+    (tmp_path / "news").write_text("".join(f"s{i}{' x' * (i % 3)}\n" for i in range(60)))
+    train, *held_out = cut_sentences([tmp_path / "news"], [20, 10, 10], seed=1, max_words=2)
+    assert (len(train), [len(part) for part in held_out]) == (20, [10, 10])
+    assert max(len(line.split()) for line in train) == 2
+    assert max(len(line.split()) for part in held_out for line in part) == 3, "validation and test are as they are"
+    assert len({line for part in (train, *held_out) for line in part}) == 40
+    with pytest.raises(BadCorpus, match="40 of up to 2 words"):
+        cut_sentences([tmp_path / "news"], [40, 10, 10], seed=1, max_words=2)
+
+
 def test_a_corpus_with_parts_of_its_own_keeps_them(tmp_path: Path) -> None:
     for part in ("train", "valid", "test"):
         (tmp_path / f"ptb.{part}.txt").write_text(f" {part} one \n\n {part} two \n")
@@ -267,6 +282,11 @@ def test_more_pieces_than_there_can_be(text: Path, tmp_path: Path) -> None:
     assert "at the most" in message
     assert "different characters: choose another --size" in refusal("pieces", text, tmp_path / "pieces", "--size", "9")
     assert not (tmp_path / "pieces").exists()
+
+
+def test_a_comma_in_a_path_and_a_language_without_a_side(text: Path, tmp_path: Path) -> None:
+    main(["pieces", str(text), str(tmp_path / "a,b"), "--size", "100"])
+    assert "SIDE=LANGUAGE" in refusal("pieces", text, tmp_path / "c", "--language", "en")
 
 
 def test_no_settings(tmp_path: Path) -> None:

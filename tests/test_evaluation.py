@@ -116,7 +116,7 @@ def test_better_everywhere_is_significant_in_both_directions() -> None:
     assert paired_bootstrap(Bleu(1), bad, good).p == 1
     low, high = np.array([[[1.0, 3]] * 30]), np.array([[[2.0, 3]] * 30])
     assert paired_bootstrap(Perplexity(), low, high).p < 0.01, "a lower perplexity is better"
-    with pytest.raises(ValueError, match="different test sets"):
+    with pytest.raises(BadOutput, match="different test sets"):
         paired_bootstrap(Bleu(1), good, bad[:, :7])
 
 
@@ -130,7 +130,7 @@ def made_up(out: Path, cell: str, seed: int, output: list[str]) -> Path:
     wanted = (out / "text" / "test.tgt").read_text().splitlines()
     score = Bleu(1).score(Bleu(1).statistics(output, wanted).sum(0))
     (folder / "test.hyp").write_text("".join(f"{line}\n" for line in output))
-    (folder / "scores.json").write_text(json.dumps({"bleu": score, "signature": "sig"}))
+    (folder / "scores.json").write_text(json.dumps({"bleu": score, "bleu_of_moses_tokens": 1.5, "signature": "sig"}))
     return folder
 
 
@@ -150,11 +150,11 @@ def test_the_table_has_the_papers_figures_and_ours(out: Path) -> None:
     made_up(out, "seq2seq-softmax", 2, good)
     made_up(out, "seq2seq-kerbs", 1, good)
     made_up(out, "seq2seq-kerbs", 3, good)  # a seed that softmax does not have: not in the difference
-    table = markdown(TASKS["dialog_dailydialog"], out, failed=["seq2seq-mos"])
+    table = markdown(TASKS["dialog_dailydialog"], out, failed=["seq2seq-mos, seed 1", "seq2seq-kerbs, seed 4"])
     rows = {line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| seq2seq")}
-    assert "16.56 | 50.00 ± 23.57 (2) |  |  |" in rows["softmax"]
-    assert "17.85 | 66.67 ± 0.00 (2) | +33.33 [+33.33, +33.33] | 0.001 |" in rows["KerBS"]
-    assert "13.73 | failed" in rows["MoS"]
+    assert "16.56 | 50.00 ± 23.57 (2) | 1.50 ± 0.00 (2) |  |  |" in rows["softmax"]
+    assert "| 66.67 ± 0.00 (2), 1 failed | 1.50 ± 0.00 (2) | +33.33 [+33.33, +33.33] | 0.001 |" in rows["KerBS"]
+    assert "13.73 | 1 failed |  |" in rows["MoS"]
     assert "transformer" not in table, "nothing is said of what was not run"
     assert "sig" in table
 
@@ -169,6 +169,21 @@ def test_compare_shows_outputs_side_by_side(out: Path, capsys: pytest.CaptureFix
     assert "same" not in shown, "only what differs"
     with pytest.raises(SystemExit, match="has not been evaluated"):
         command.main(["compare", "dialog_dailydialog", str(out), str(a), str(out / "runs" / "seq2seq-mos" / "seed_1")])
+
+
+def test_a_broken_or_foreign_folder_is_told_from_a_run(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = made_up(out, "seq2seq-softmax", 1, ["a"] * 30)
+    aside = good.with_name("seed_1_old")
+    aside.mkdir()
+    (aside / "scores.json").write_text("{}")
+    assert markdown(TASKS["dialog_dailydialog"], out).count("| seq2seq |") == 1, "what was put aside does not count"
+    shorter = made_up(out, "seq2seq-kerbs", 1, ["a"] * 30)
+    (shorter / "test.hyp").write_text("a\n")
+    with pytest.raises(SystemExit, match="1 outputs for 30 sentences"):
+        command.main(["compare", "dialog_dailydialog", str(out), str(good), str(shorter)])
+    (good / "scores.json").write_text('{"bleu": 1')
+    with pytest.raises(SystemExit, match=r"scores\.json is broken"):
+        command.main(["table", "dialog_dailydialog", str(out)])
 
 
 def test_score_needs_a_model(out: Path) -> None:
@@ -196,9 +211,14 @@ def recipe(tmp_path: Path) -> Path:
     """Scripts that take the place of the real ones: MoS fails, the others say the same."""
     folder = tmp_path / "recipe" / "dialog_dailydialog"
     folder.mkdir(parents=True)
-    (folder / "train.sh").write_text('case $1 in *mos*) echo "out of memory"; exit 3 ;; esac\necho "$@" >>"$3/calls"\n')
+    (folder / "train.sh").write_text(
+        'case $1 in *mos*) echo "out of memory"; exit 3 ;; esac\n'
+        'run=$3/runs/$1/seed_$5; [ -f "$run/scores.json" ] || echo "$@" >>"$3/calls"\n'
+        """echo 'x | valid | {"epoch": 3, "valid_ppl": "7.50"}'\n"""
+    )
     (folder / "evaluate.sh").write_text(
-        'run=$3/runs/$1/seed_$5; cp "$3/text/test.tgt" "$run/test.hyp"; echo \'{"bleu": 100.0}\' >"$run/scores.json"\n'
+        'run=$3/runs/$1/seed_$5; mkdir -p "$run"; cp "$3/text/test.tgt" "$run/test.hyp"\n'
+        'echo \'{"bleu": 100.0}\' >"$run/scores.json"\n'
     )
     return folder
 
@@ -213,7 +233,8 @@ def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys:
     assert shown.count("FAILED") == 2
     assert "out of memory" in shown
     assert "to go, about" in shown
-    assert "| seq2seq | MoS | 13.73 | failed |" in (out / "table.md").read_text()
+    assert "| seq2seq | MoS | 13.73 | 2 failed |" in (out / "table.md").read_text()
+    assert "seq2seq-kerbs, seed 2: epoch 3, valid ppl 7.50" in shown, "progress while it trains"
     calls = (out / "calls").read_text().splitlines()
     assert len(calls) == 4
     assert calls[0].endswith("--scale small -- --lr 1")
@@ -228,6 +249,7 @@ def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys:
     [
         (["--cells", "seq2seq-magic"], "there is no cell 'seq2seq-magic'; there are seq2seq-softmax"),
         (["--seeds", "one"], "whole numbers"),
+        (["--seeds", "1,0"], "whole numbers"),
         (["--jobs", "0"], "at least 1"),
     ],
 )

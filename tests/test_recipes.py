@@ -1,8 +1,10 @@
 """The recipes end to end, on tiny raw corpora in the owners' formats, with the real commands; and users' mistakes."""
 
+import hashlib
 import json
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -66,13 +68,12 @@ def test_translation_recipe(tmp_path: Path) -> None:
     assert "| seq2seq | softmax | 25.91 | " in shown
     assert "| seq2seq | KerBS w/o kernel | 26.79 | " in shown
     ablation = out / "runs" / "seq2seq-kerbs-nokernel" / "seed_1"
-    assert "--arch kerbs_lstm" in (ablation / "command").read_text()
-    assert "--kerbs-kernel dot" in (ablation / "command").read_text()
+    assert "--arch kerbs_lstm" in (ablation / "training").read_text()
+    assert "--kerbs-kernel dot" in (ablation / "training").read_text()
     scores = json.loads((ablation / "scores.json").read_text())
     assert "tok:13a" in scores["signature"]
     assert "tok:none" in scores["signature_of_moses_tokens"]
     assert len((ablation / "test.hyp").read_text().splitlines()) == 20
-    assert "trained before" in run("mt_iwslt16/train.sh", "seq2seq-softmax", "--out", out)
     shown = run("mt_iwslt16/evaluate.sh", "seq2seq-kerbs-nokernel", "--out", out, "--against", "seq2seq-softmax")
     assert "evaluated before" in shown
     assert "seq2seq-kerbs-nokernel against seq2seq-softmax: " in shown
@@ -115,7 +116,10 @@ def test_help_and_unknown_options(recipe: str) -> None:
     assert "Cells:" in run(f"{recipe}/train.sh", "--help")
     assert "unknown option --magic" in refusal(f"{recipe}/prepare.sh", "--magic")
     assert "--out needs a value" in refusal(f"{recipe}/prepare.sh", "--out")
-    assert "a whole number is needed" in refusal(f"{recipe}/prepare.sh", "--size", "many")
+    for number in ("many", "08", "0"):
+        assert "a whole number from 1 on" in refusal(f"{recipe}/prepare.sh", "--size", number)
+    assert "--raw is no folder" in refusal(f"{recipe}/prepare.sh", "--raw", "missing")
+    assert "raw, moses or words" in refusal(f"{recipe}/prepare.sh", "--tokens", "mosses")
 
 
 def test_unknown_cells_and_missing_data(tmp_path: Path) -> None:
@@ -126,6 +130,10 @@ def test_unknown_cells_and_missing_data(tmp_path: Path) -> None:
     assert message.split("there are: ")[1].split() == TASKS["mt_iwslt16"].cells, "the same as in the table"
     assert "paper or small" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path, "--scale", "huge")
     assert "is not trained" in refusal("mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path)
+    known = ("seq2seq-kerbs", "--out", tmp_path)
+    assert "unknown option --scale" in refusal("mt_iwslt16/evaluate.sh", *known, "--scale", "small")
+    assert "unknown option --against" in refusal("mt_iwslt16/train.sh", *known, "--against", "seq2seq-mos")
+    assert "there is no cell '../x'" in refusal("mt_iwslt16/evaluate.sh", *known, "--against", "../x")
     assert "there is no task 'magic'" in refusal("table.sh", "magic")
     assert list(tmp_path.iterdir()) == [tmp_path / "binary"]
 
@@ -136,32 +144,111 @@ def test_a_failed_step_leaves_nothing(tmp_path: Path) -> None:
     (raw / "dialogues_test.txt").write_bytes(b"caf\xe9 __eou__ yes __eou__\n")
     message = refusal("dialog_dailydialog/prepare.sh", "--raw", raw, "--out", tmp_path / "out")
     assert "line 1: not UTF-8" in message
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["settings"]
+    assert list((tmp_path / "out").iterdir()) == []
+    (raw / "dialogues_test.txt").write_text("so __eou__ yes __eou__\n")
+    run("dialog_dailydialog/prepare.sh", "--raw", raw, "--out", tmp_path / "out", "--size", 80)  # nothing is locked
 
 
-def fake_curl(folder: Path, script: str) -> dict[str, str]:
-    """An environment in which curl is ``script``: no test needs a connection."""
-    folder.mkdir()
-    (folder / "curl").write_text(f"#!/usr/bin/env bash\n{script}\n")
-    (folder / "curl").chmod(0o755)
+def fake(folder: Path, name: str, script: str) -> dict[str, str]:
+    """An environment in which a command is ``script``."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+    (folder / name).chmod(0o755)
     return {**ENVIRONMENT, "PATH": f"{folder}:{ENVIRONMENT['PATH']}"}
 
 
+def started(script: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
+    command = ["bash", str(script), *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
 def test_an_archive_with_another_checksum_is_refused(tmp_path: Path) -> None:
-    environment = fake_curl(tmp_path / "bin", 'while [ "$1" != --output ]; do shift; done; echo cut short >"$2"')
-    command = ["bash", str(RECIPES / "dialog_dailydialog" / "prepare.sh"), "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = fake(tmp_path / "bin", "curl", 'while [ "$1" != --output ]; do shift; done; echo cut short >"$2"')
+    done = started(RECIPES / "dialog_dailydialog" / "prepare.sh", "--out", tmp_path / "out", **environment)
     assert done.returncode == 1
     assert "is not the file that is expected" in done.stderr
     assert not (tmp_path / "out" / "raw").exists()
 
 
 def test_a_download_that_fails_points_to_raw(tmp_path: Path) -> None:
-    environment = fake_curl(tmp_path / "bin", "exit 6")
-    command = ["bash", str(RECIPES / "lm_1b" / "prepare.sh"), "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = fake(tmp_path / "bin", "curl", "exit 6")
+    done = started(RECIPES / "lm_1b" / "prepare.sh", "--out", tmp_path / "out", **environment)
     assert done.returncode == 1
     assert "give its folder with --raw" in done.stderr
+
+
+def zipped(path: Path, files: dict[str, bytes]) -> bytes:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path.read_bytes()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_archive_of_dialogs_is_unpacked(tmp_path: Path, broken: bool) -> None:
+    raw = write_dialogs(tmp_path / "raw")
+    parts = {}
+    for name in ("train", "validation", "test"):
+        text = (raw / f"dialogues_{name}.txt").read_bytes()
+        parts[f"ijcnlp_dailydialog/{name}.zip"] = zipped(tmp_path / "part", {f"{name}/dialogues_{name}.txt": text})
+    if broken:
+        parts["ijcnlp_dailydialog/test.zip"] = b"cut short"
+    archive = zipped(tmp_path / "archive.zip", parts)
+    copy = f'while [ "$1" != --output ]; do shift; done; cp {tmp_path / "archive.zip"} "$2"'
+    environment = fake(tmp_path / "bin", "curl", copy)
+    environment["KERBS_SHA256"] = hashlib.sha256(archive).hexdigest()
+    out = tmp_path / "my R&D out"
+    done = started(RECIPES / "dialog_dailydialog" / "prepare.sh", "--out", out, "--size", 80, **environment)
+    assert (done.returncode == 0) != broken, done.stderr
+    assert (out / "binary").is_dir() != broken
+    assert (out / "raw").is_dir() != broken, "a part that cannot be read is no corpus"
+
+
+FAKE_TRAINING = """
+printf '<%s>' "$@" >>"$CALLS"; echo >>"$CALLS"
+echo '| valid | {"valid_ppl": "9.0"}'
+while [ "$1" != --save-dir ]; do shift; done
+if [ -n "$FAIL" ]; then echo "CUDA out of memory"; exit 1; fi
+touch "$2/checkpoint_last.pt"; echo done training
+"""
+
+
+def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None:
+    recipes = tmp_path / "recipes"
+    shutil.copytree(RECIPES, recipes)  # without an environment beside it, whose commands would be preferred
+    environment = fake(tmp_path / "bin", "fairseq-train", FAKE_TRAINING)
+    environment |= {"CALLS": str(tmp_path / "calls"), "FAIL": "1"}
+    out = tmp_path / "my out"
+    (out / "binary").mkdir(parents=True)
+    script = recipes / "mt_iwslt16" / "train.sh"
+    cell = ("seq2seq-kerbs-static", "--out", out, "--scale", "small", "--updates", 300)
+    folder = out / "runs" / "seq2seq-kerbs-static" / "seed_1"
+    failed = started(script, *cell, **environment)
+    assert failed.returncode == 1
+    assert "CUDA out of memory" in failed.stderr
+    assert not (folder / "trained").exists()
+    (folder / "scores.json").write_text("{}")  # of another time
+    assert started(script, *cell, **{**environment, "FAIL": ""}).returncode == 0
+    assert (folder / "trained").exists()
+    assert not (folder / "scores.json").exists()
+    call = (tmp_path / "calls").read_text().splitlines()[-1]
+    assert f"<--kerbs-move-log><{folder}/moves.tsv>" in call, "a path with a space stays one"
+    for option in (
+        "<--kerbs-reallocate-every><0>",
+        "<--kerbs-seed><1>",
+        "<--max-update><300>",
+        "<--warmup-updates><30>",
+    ):
+        assert option in call
+    again = started(script, *cell, **environment)
+    assert "trained before" in again.stdout
+    other = started(script, *cell, "--", "--lr", "1", **environment)
+    assert other.returncode == 1
+    assert "was made with other options" in other.stderr
+    schedule = started(script, *cell, "--seed", 2, "--", "--lr-scheduler", "fixed", **{**environment, "FAIL": ""})
+    assert schedule.returncode == 0
+    assert "polynomial_decay" not in (tmp_path / "calls").read_text().splitlines()[-1]
 
 
 # --- the scripts themselves

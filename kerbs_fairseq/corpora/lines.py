@@ -5,6 +5,7 @@ import gzip
 import os
 import shutil
 import unicodedata
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
@@ -37,14 +38,15 @@ def raw_lines(path: Path) -> Iterator[str]:
             f"{path}, line {number}: not UTF-8 (byte {error.object[error.start]:#04x}); convert it, for example by "
             "iconv -f latin1 -t utf-8"
         ) from None
-    except (OSError, EOFError) as error:  # a gzip file that ends early
+    except (OSError, EOFError, zlib.error) as error:  # a gzip file that ends early, or is broken
         raise BadCorpus(f"{path}, after line {number}: cannot be read on ({error})") from None
 
 
 def clean(line: str) -> str:
     """Composed Unicode, one space where there was any white space, no control or invisible characters."""
-    shown = (" " if c.isspace() else c for c in unicodedata.normalize("NFC", line) if c not in NO_SPACE)
-    return " ".join("".join(c for c in shown if c == " " or unicodedata.category(c) != "Cc").split())
+    shown = (" " if c.isspace() else c for c in line if c not in NO_SPACE)
+    kept = "".join(c for c in shown if c == " " or unicodedata.category(c) != "Cc")
+    return " ".join(unicodedata.normalize("NFC", kept).split())
 
 
 def read_lines(path: Path) -> list[str]:

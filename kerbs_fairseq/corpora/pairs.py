@@ -10,7 +10,8 @@ from kerbs_fairseq.corpora.lines import BadCorpus, clean, raw_lines, read_lines
 
 Pair = tuple[str, str]  # source, target
 SEGMENT = re.compile(r'<seg\s+id\s*=\s*"?\d+"?\s*>(.*)</seg>')
-TAG = re.compile(r"\s*</?(url|keywords|speaker|talkid|title|description|reviewer|translator|doc|file|head|content)\b")
+TAGS = "url|keywords|speaker|talkid|title|description|reviewer|translator|doc|file|head|content"
+TAG = re.compile(rf"[\s\ufeff]*</?({TAGS})\b")
 VALID_NAMES = ("valid", "val", "dev")
 
 
@@ -49,7 +50,7 @@ def xml_segments(path: Path) -> list[str]:
     """IWSLT's development and test sets: the segments of all talks."""
     lines = list(raw_lines(path))
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    if last not in ("</mteval>", "</srcset>", "</refset>"):
+    if not last.endswith(("</mteval>", "</srcset>", "</refset>")):
         raise BadCorpus(f"{path} is cut short: it ends in {last[:40]!r}, not in </mteval>")
     return [clean(html.unescape(found[1])) for found in map(SEGMENT.search, lines) if found]
 

@@ -18,6 +18,7 @@ def encode_folder(text: Path, out: Path, tokens: str, size: int, languages: Sequ
 
     The subwords are learned on the training text of all sides together.
     """
+    check_languages(languages)
     sides = sorted({path.suffix[1:] for path in text.glob("train.*")})
     if not sides:
         raise BadCorpus(f"{text} has no train.*: it should be a folder that kerbs-corpus wrote")
@@ -43,6 +44,13 @@ def encode_folder(text: Path, out: Path, tokens: str, size: int, languages: Sequ
 def language_of(side: str, languages: Sequence[str]) -> str:
     """The language of a side, for Moses: its name, unless ``languages`` (side=language) says otherwise."""
     return dict(pair.split("=", 1) for pair in languages).get(side, side)
+
+
+def check_languages(languages: Sequence[str]) -> None:
+    """Refuse what is not SIDE=LANGUAGE."""
+    for pair in languages:
+        if "=" not in pair:
+            raise BadCorpus(f"--language {pair}: write it as SIDE=LANGUAGE, for example src=en")
 
 
 def tokenise(lines: Sequence[str], tokens: str, language: str) -> list[str]:
@@ -71,7 +79,7 @@ def learn(training: Path, prefix: Path, size: int) -> None:
 
     try:
         sentencepiece.SentencePieceTrainer.train(
-            input=str(training),
+            sentence_iterator=raw_lines(training),  # not a path: it takes commas for a list
             model_prefix=str(prefix),
             vocab_size=size,
             model_type="bpe",

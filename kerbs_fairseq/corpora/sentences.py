@@ -35,9 +35,9 @@ def read_sentences(folder: Path, sizes: Optional[Sequence[int]], seed: int, max_
     own = own_parts(folder)
     if own is not None and sizes is None:
         parts = {name: [line for line in read_lines(path) if line] for name, path in zip(PARTS, own)}
+        parts["train"] = [line for line in parts["train"] if len(line.split()) <= max_words]
     elif sizes is None:
         raise BadCorpus(f"{folder} has no parts of its own: how many sentences go to each? --cut 300000,10000,30000")
     else:
-        parts = dict(zip(PARTS, cut_sentences(shards(folder), sizes, seed)))
-    parts["train"] = [line for line in parts["train"] if len(line.split()) <= max_words]
+        parts = dict(zip(PARTS, cut_sentences(shards(folder), sizes, seed, max_words)))
     return parts

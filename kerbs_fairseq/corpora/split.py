@@ -83,28 +83,30 @@ def without_overlap(splits: Splits) -> Splits:
     return Splits(splits.train, **kept, left_out=left_out)
 
 
-def cut_sentences(files: Sequence[Path], sizes: Sequence[int], seed: int) -> list[list[str]]:
-    """Parts of ``sizes`` from shards, drawn at random; a sentence stands in one part only.
+def cut_sentences(files: Sequence[Path], sizes: Sequence[int], seed: int, max_words: int = 80) -> list[list[str]]:
+    """Three parts of ``sizes`` from shards, drawn at random; a sentence stands in one part only.
 
-    As many shards are read as are needed: the owner has shuffled them.
+    The first part, for training, has no sentence of over ``max_words`` words. As many shards are read as are needed:
+    the owner has shuffled them.
     """
-    wanted = sum(sizes)
+    wanted, (train, valid, _) = sum(sizes), sizes
     order = sorted(files)
     random.Random(seed).shuffle(order)
     found: dict[str, None] = {}  # a set that keeps its order
+    short = 0
     for path in order:
-        found.update(dict.fromkeys(line for line in read_lines(path) if line))
-        if len(found) >= wanted:
+        new = [line for line in dict.fromkeys(read_lines(path)) if line and line not in found]
+        found.update(dict.fromkeys(new))
+        short += sum(len(line.split()) <= max_words for line in new)
+        if short >= wanted:
             break
-    if len(found) < wanted:
-        raise BadCorpus(
-            f"{wanted:,} sentences are asked for ({' + '.join(f'{n:,}' for n in sizes)}), "
-            f"and there are {len(found):,}: ask for fewer"
-        )
     sentences = list(found)
     random.Random(seed + 1).shuffle(sentences)
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(sentences[start : start + size])
-        start += size
-    return parts
+    held_out = sentences[train:wanted]
+    to_train = [line for line in sentences[:train] + sentences[wanted:] if len(line.split()) <= max_words][:train]
+    if len(to_train) + len(held_out) < wanted:
+        raise BadCorpus(
+            f"{wanted:,} sentences are asked for ({' + '.join(f'{n:,}' for n in sizes)}), "
+            f"and there are {len(found):,}, {short:,} of up to {max_words} words: ask for fewer"
+        )
+    return [to_train, held_out[:valid], held_out[valid:]]

@@ -14,6 +14,7 @@ class Task:
     """A recipe: what its models are judged by, and what the paper reports for its cells."""
 
     title: str
+    corpus: str  # of the paper
     measure: str
     scorer: Union[Bleu, Perplexity]
     figures: dict[str, float]
@@ -28,7 +29,8 @@ class Task:
 
 TASKS = {
     "mt_iwslt16": Task(
-        "Translation, IWSLT'16 de→en",
+        "Translation",
+        "IWSLT'16 de→en",
         "BLEU-4",
         Bleu(4),
         {
@@ -44,13 +46,15 @@ TASKS = {
         },
     ),
     "lm_1b": Task(
-        "Language model, One-Billion-Word",
+        "Language model",
+        "One-Billion-Word",
         "PPL",
         Perplexity(),
         {"gru-softmax": 103.12, "gru-mos": 102.72, "gru-kerbs": 102.17},
     ),
     "dialog_dailydialog": Task(
-        "Dialog, DailyDialog",
+        "Dialog",
+        "DailyDialog",
         "BLEU-1",
         Bleu(1),
         {

@@ -37,7 +37,12 @@ class Run:
     def scores(self) -> Optional[dict[str, Any]]:
         """What evaluation has found; None if it has not been done."""
         path = self.folder / SCORES
-        return json.loads(read_text(path)) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return dict(json.loads(read_text(path)))
+        except ValueError:
+            raise BadOutput(f"{path} is broken: remove it, and evaluate again") from None
 
     def output(self) -> list[str]:
         """Its translations of the test set, as text."""
@@ -54,9 +59,14 @@ class Run:
             raise BadOutput(f"{self.folder} cannot be written: {error.strerror or error}") from None
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is called seed_N: others may have been put aside."""
+    return folder.name.removeprefix("seed_").isdecimal()
+
+
 def all_runs(out: Path) -> list[Run]:
     """Those that have been evaluated, by cell and seed."""
-    found = [Run(path.parent) for path in out.glob(f"runs/*/seed_*/{SCORES}")]
+    found = [Run(path.parent) for path in out.glob(f"runs/*/seed_*/{SCORES}") if is_run(path.parent)]
     return sorted(found, key=lambda run: (run.cell, run.seed))
 
 
@@ -91,6 +101,15 @@ def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:
     return scores
 
 
+def unknown(out: Path) -> int:
+    """How many pieces of the test set are not in the dictionary: their perplexity is that of <unk>, too low."""
+    side = target_side(out)
+    names = [out / "binary" / f"dict.{side}.txt", out / "binary" / "dict.txt"]
+    dictionary = next((path for path in names if path.is_file()), names[-1])
+    known = {line.rsplit(" ", 1)[0] for line in read_text(dictionary).split("\n")}
+    return sum(piece not in known for piece in read_text(out / "pieces" / f"test.{side}").split())
+
+
 def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
     """Perplexity per word of what fairseq-eval-lm --output-word-probs wrote into the run's folder."""
     nll, wanted = sentence_nll(run.folder / "eval-lm.log"), references(out)
@@ -103,6 +122,7 @@ def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
     scores = {
         "ppl": scorer.score(scorer.statistics(nll, wanted).sum(0)),
         "words": int(scorer.statistics(nll, wanted)[:, 1].sum()),
+        "unknown_pieces": unknown(out),
         "valid_ppl": best_valid_ppl(run.folder / "train.log"),
     }
     run.write(scores, NLL, [repr(loss) for loss in nll])

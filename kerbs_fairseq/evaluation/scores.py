@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kerbs_fairseq.evaluation.outputs import BadOutput
+
 Array = NDArray[np.float64]
+
+
+def same_length(found: Sequence[object], wanted: Sequence[object]) -> None:
+    """Refuse outputs of another test set."""
+    if len(found) != len(wanted):
+        raise BadOutput(f"{len(found)} outputs for {len(wanted)} sentences, of another test set: evaluate again")
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class Bleu:
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> Array:
         """Matches and totals of each order, and both lengths, of every sentence: (sentences, 2 · order + 2)."""
+        same_length(hypotheses, references)
         metric = self.metric()
         found = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references)]
         return np.array([[*f.counts, *f.totals, f.sys_len, f.ref_len] for f in found], dtype=np.float64)
@@ -56,6 +65,7 @@ class Perplexity:
 
     def statistics(self, nll: Sequence[float], sentences: Sequence[str]) -> Array:
         """−log P and number of words of every sentence: (sentences, 2)."""
+        same_length(nll, sentences)
         return np.array([[loss, len(text.split()) + 1] for loss, text in zip(nll, sentences)], dtype=np.float64)
 
     def score(self, total: Array) -> float:

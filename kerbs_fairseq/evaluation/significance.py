@@ -5,6 +5,7 @@ from typing import Union
 
 import numpy as np
 
+from kerbs_fairseq.evaluation.outputs import BadOutput
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
 
 SAMPLES = 1000
@@ -36,7 +37,7 @@ def paired_bootstrap(
     """
     n = system.shape[1]
     if baseline.shape[1] != n:
-        raise ValueError(f"{n} sentences against {baseline.shape[1]}: these are different test sets")
+        raise BadOutput(f"{n} sentences against {baseline.shape[1]}: these are different test sets")
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=samples).astype(np.float64)
     everything = np.ones((1, n))
     difference = float((means(scorer, system, everything) - means(scorer, baseline, everything))[0])

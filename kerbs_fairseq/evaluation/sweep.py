@@ -5,6 +5,8 @@ A cell that fails is reported, and the others go on. Progress and the time left 
 
 import argparse
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -18,11 +20,12 @@ from typing import Optional
 from kerbs_fairseq.corpora.lines import BadCorpus
 from kerbs_fairseq.evaluation.outputs import BadOutput
 from kerbs_fairseq.evaluation.paper import TASKS, Task
-from kerbs_fairseq.evaluation.runs import Run
+from kerbs_fairseq.evaluation.runs import SCORES, Run
 from kerbs_fairseq.evaluation.table import markdown
 
 NAME = "kerbs-table"
 LAST_LINES = 5
+VALID = re.compile(r'\| valid \| .*?"epoch": (\d+).*?"valid_ppl": "([\d.]+)"')
 
 
 def say(text: str) -> None:
@@ -45,19 +48,23 @@ class Sweep:
     failed: list[str] = field(default_factory=list)
     left: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    running: set[subprocess.Popen[str]] = field(default_factory=set)
 
     def run(self) -> bool:
         """All that is missing; whether all went well."""
         wanted = [(cell, seed) for seed in self.seeds for cell in self.cells]
-        todo = [(cell, seed) for cell, seed in wanted if Run(self.folder(cell, seed)).scores is None]
-        self.left = len(todo)
-        say(f"{len(wanted)} models, {len(wanted) - len(todo)} done before, {self.jobs} at a time: {self.out}/runs")
+        self.left = sum(not (self.folder(cell, seed) / SCORES).is_file() for cell, seed in wanted)
+        say(f"{len(wanted)} models, {len(wanted) - self.left} done before, {self.jobs} at a time: {self.out}/runs")
         pool = ThreadPoolExecutor(self.jobs)
         try:
-            for future in [pool.submit(self.one, cell, seed) for cell, seed in todo]:
+            for future in [pool.submit(self.one, cell, seed) for cell, seed in wanted]:
                 future.result()
-        finally:
+        except BaseException:  # above all Ctrl-C: a training must not go on unseen
             pool.shutdown(wait=False, cancel_futures=True)
+            with self.lock:
+                for process in self.running:
+                    os.killpg(process.pid, signal.SIGTERM)
+            raise
         self.write()
         return not self.failed
 
@@ -66,53 +73,76 @@ class Sweep:
         return self.out / "runs" / cell / f"seed_{seed}"
 
     def one(self, cell: str, seed: int) -> None:
-        """Train and evaluate one model."""
-        began = time.monotonic()
-        say(f"{cell}, seed {seed}: training")
+        """Train and evaluate one model; of one that is done, the scripts check that it was done with these options."""
+        began, name = time.monotonic(), f"{cell}, seed {seed}"
+        done_before = (self.folder(cell, seed) / SCORES).is_file()
+        if not done_before:
+            say(f"{name}: training")
         common = ["--out", str(self.out), "--seed", str(seed)]
         log = self.folder(cell, seed) / "recipe.log"
         train, evaluate = str(self.recipe / "train.sh"), str(self.recipe / "evaluate.sh")
-        problem = self.call(["bash", train, cell, *common, *self.options], log, "w")
-        problem = problem or self.call(["bash", evaluate, cell, *common], log, "a")
+        try:
+            problem = self.call(["bash", train, cell, *common, *self.options], log, name)
+            problem = problem or self.call(["bash", evaluate, cell, *common], log, name)
+            scores = "" if problem else self.scores(cell, seed)
+        except (BadOutput, OSError) as error:
+            problem = f"    {error}"
         with self.lock:
-            self.left -= 1
+            self.left -= not done_before
             if problem:
-                self.failed.append(f"{cell}, seed {seed}")
-                say(f"{cell}, seed {seed}: FAILED, all it said is in {log}:\n{problem}")
-                return
-            self.seconds.append(time.monotonic() - began)
-            mean = sum(self.seconds) / len(self.seconds)
-            say(
-                f"{cell}, seed {seed}: {self.scores(cell, seed)}, {self.seconds[-1] / 60:.1f} min; {self.left} to go, "
-                f"about {mean * self.left / self.jobs / 60:.0f} min"
-            )
-            self.write()
+                self.failed.append(name)
+                say(f"{name}: FAILED, all it said is in {log}:\n{problem}")
+            elif not done_before:
+                self.seconds.append(time.monotonic() - began)
+                mean = sum(self.seconds) / len(self.seconds)
+                say(
+                    f"{name}: {scores}, {self.seconds[-1] / 60:.1f} min; {self.left} to go, about "
+                    f"{mean * self.left / self.jobs / 60:.0f} min"
+                )
+                self.write()
 
     def scores(self, cell: str, seed: int) -> str:
         """Of a run, in short."""
         found = Run(self.folder(cell, seed)).scores or {}
         return ", ".join(f"{name} {found[name]:.2f}" for name in ("bleu", "ppl") if name in found)
 
-    def call(self, command: list[str], log: Path, mode: str) -> str:
-        """Run a script; the end of what it printed if it fails, or nothing."""
+    def call(self, command: list[str], log: Path, name: str) -> str:
+        """Run a script and show each validation; the end of what it printed if it fails, or nothing."""
         environment = dict(os.environ)
         if self.jobs > 1:  # models side by side, each on its share of the cores
             environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open(mode, encoding="utf-8") as file:
-            done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False)
-        if done.returncode == 0:
+        last: list[str] = []
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, encoding="utf-8",
+            errors="replace", start_new_session=True,
+        )  # fmt: skip
+        with self.lock:
+            self.running.add(process)
+        assert process.stdout is not None
+        with log.open("a", encoding="utf-8") as file:
+            for line in process.stdout:
+                file.write(line)
+                last = [*last[1 - LAST_LINES :], line]
+                valid = VALID.search(line)
+                if valid:
+                    say(f"{name}: epoch {valid[1]}, valid ppl {valid[2]}")
+        code = process.wait()
+        with self.lock:
+            self.running.remove(process)
+        if code == 0:
             return ""
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-        return "\n".join(f"    {line[:300]}" for line in lines) or f"    exit code {done.returncode}"
+        return "\n".join(f"    {line.rstrip()[:400]}" for line in last) or f"    exit code {code}"
 
     def write(self) -> None:
         """The table as it is now, whole or not at all."""
-        failed = [one.split(",")[0] for one in self.failed]
         path = self.out / "table.md"
         beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_text(markdown(TASKS[self.recipe.name], self.out, failed), encoding="utf-8")
-        os.replace(beside, path)
+        try:
+            beside.write_text(markdown(TASKS[self.recipe.name], self.out, self.failed), encoding="utf-8")
+            os.replace(beside, path)
+        except BadOutput as problem:  # a broken folder of another run must not stop this one
+            say(f"no table: {problem}")
 
 
 def cells_of(text: Optional[str], task: Task) -> list[str]:
@@ -123,7 +153,19 @@ def cells_of(text: Optional[str], task: Task) -> list[str]:
     for name in asked:
         if name not in task.cells:
             raise BadOutput(f"--cells: there is no cell {name!r}; there are {', '.join(task.cells)}")
-    return asked
+    return list(dict.fromkeys(asked))
+
+
+def seeds_of(text: str) -> list[int]:
+    """1,2,3, each once."""
+    if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", text):
+        raise BadOutput(f"--seeds {text}: whole numbers from 1 on with commas between them")
+    return list(dict.fromkeys(int(seed) for seed in text.split(",")))
+
+
+def stop(*_: object) -> None:
+    """End as with Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -161,19 +203,19 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     options = [
         part for name in ("scale", "updates") if getattr(args, name) for part in (f"--{name}", getattr(args, name))
     ]
+    signal.signal(signal.SIGTERM, stop)
     try:
-        seeds = [int(seed) for seed in args.seeds.split(",")]
+        seeds = seeds_of(args.seeds)
         cells = cells_of(args.cells, TASKS[args.recipe.name])
         fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, [*options, *args.more]).run()
-    except ValueError:
-        sys.exit(f"{NAME}: --seeds {args.seeds}: whole numbers with commas between them")
     except (BadOutput, BadCorpus) as problem:
         sys.exit(f"{NAME}: {problem}")
     except OSError as error:
         sys.exit(f"{NAME}: {args.out} cannot be written: {error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(f"\n{NAME}: stopped; the same command goes on from here")
-    print(f"\n{(args.out / 'table.md').read_text(encoding='utf-8')}", end="")
+    table = args.out / "table.md"
+    print(f"\n{table.read_text(encoding='utf-8')}" if table.is_file() else "", end="")
     sys.exit(0 if fine else 1)
 
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
+from kerbs_fairseq.evaluation.outputs import read_text
 from kerbs_fairseq.evaluation.paper import Task, name_of
 from kerbs_fairseq.evaluation.runs import Run, all_runs, references, statistics
+from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.significance import Comparison, paired_bootstrap
 
 
@@ -39,45 +41,60 @@ def compare(task: Task, system: Sequence[Run], baseline: Sequence[Run], wanted: 
 
 
 def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
-    """The table of everything that has been evaluated below ``out``."""
+    """The table of everything that has been evaluated below ``out``; ``failed`` are runs, "CELL, seed N"."""
     wanted = references(out)
     runs = by_cell(out, task.cells)
-    name = "ppl" if task.measure == "PPL" else "bleu"
-    lines = [
-        f"### {task.title}: {task.measure}",
-        "",
-        "| model | output layer | paper | ours, mean ± sd (seeds) | difference from softmax [95 %] | p |",
-        "|---|---|---|---|---|---|",
-    ]
+    perplexity = isinstance(task.scorer, Perplexity)
+    measure = "PPL per word" if perplexity else f"{task.measure}, mean ± sd (seeds)"
+    columns = ["model", "output layer", f"paper: {task.corpus}"]
+    columns += [f"{measure}, mean ± sd (seeds)"] if perplexity else [measure, "of Moses tokens"]
+    columns += ["difference from softmax [95 %]", "p"]
+    lines = [f"### {task.title}: {task.measure}", "", row(columns), row(["---"] * len(columns))]
     for cell in task.cells:
-        model, head = name_of(cell)
-        paper = f"{task.figures[cell]:.2f}" if cell in task.figures else "–"
-        if cell not in runs:
-            if cell in failed:
-                lines.append(f"| {model} | {head} | {paper} | failed | | |")
+        of_cell, model = runs.get(cell, []), cell.split("-")[0]
+        fell = sum(one.startswith(f"{cell}, ") for one in failed)
+        if not of_cell and not fell:
             continue
-        values = [float((run.scores or {})[name]) for run in runs[cell]]
-        mean = f"{sum(values) / len(values):.2f}"
-        ours = f"{mean} ± {spread(values):.2f} ({len(values)})" if len(values) > 1 else f"{mean} (1)"
+        paper = f"{task.figures[cell]:.2f}" if cell in task.figures else "–"
+        names = ["ppl"] if perplexity else ["bleu", "bleu_of_moses_tokens"]
+        ours = [mean_and_spread([float((run.scores or {}).get(name, math.nan)) for run in of_cell]) for name in names]
+        if fell:
+            ours[0] = f"{ours[0]}, {fell} failed".removeprefix(", ")
         versus = None
-        if f"{model}-softmax" in runs and cell != f"{model}-softmax":
-            versus = compare(task, runs[cell], runs[f"{model}-softmax"], wanted)
-        difference, p = "", ""
+        if cell != f"{model}-softmax":
+            versus = compare(task, of_cell, runs.get(f"{model}-softmax", []), wanted)
+        judged = ["", ""]
         if versus:
-            difference = f"{versus.difference:+.2f} [{versus.low:+.2f}, {versus.high:+.2f}]"
-            p = f"{versus.p:.3f}"
-        lines.append(f"| {model} | {head} | {paper} | {ours} | {difference} | {p} |")
-    lines += ["", *footnotes(task, runs)]
-    return "\n".join(lines) + "\n"
+            judged = [f"{versus.difference:+.2f} [{versus.low:+.2f}, {versus.high:+.2f}]", f"{versus.p:.3f}"]
+        lines.append(row([*name_of(cell), paper, *ours, *judged]))
+    return "\n".join([*lines, "", *footnotes(task, out, runs)]) + "\n"
 
 
-def footnotes(task: Task, runs: dict[str, list[Run]]) -> list[str]:
+def row(cells: Sequence[str]) -> str:
+    """Of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """27.10 ± 0.20 (3)."""
+    if not values:
+        return ""
+    mean = f"{sum(values) / len(values):.2f}"
+    return f"{mean} ± {spread(values):.2f} ({len(values)})" if len(values) > 1 else f"{mean} (1)"
+
+
+def footnotes(task: Task, out: Path, runs: dict[str, list[Run]]) -> list[str]:
     """What a reader must know."""
     notes = [
         "p: one-sided, paired bootstrap over the test sentences (1,000 draws), scores averaged over the seeds that "
         "both have; the spread over seeds stands beside the mean."
     ]
-    if task.measure == "PPL":
-        return [*notes, "PPL is per word of the text, the end of a sentence included, whatever the subwords."]
-    signatures = {str((run.scores or {}).get("signature")) for of_cell in runs.values() for run in of_cell}
-    return [*notes, f"BLEU by sacrebleu on detokenised text: {', '.join(sorted(signatures))}."]
+    if isinstance(task.scorer, Perplexity):
+        notes.append("PPL is per word of the text, the end of a sentence included, whatever the subwords.")
+    else:
+        signatures = {str((run.scores or {}).get("signature")) for of_cell in runs.values() for run in of_cell}
+        notes.append(f"BLEU by sacrebleu on detokenised text: {', '.join(sorted(signatures))}.")
+    settings = out / "binary" / ".settings"
+    if settings.is_file():
+        notes.append(f"Corpus, tokens and number of pieces: {read_text(settings).strip()}.")
+    return notes

@@ -15,8 +15,8 @@ set -euo pipefail
 # shellcheck source=recipes/common.sh
 source "$(dirname "$0")/../common.sh"
 
-URL=http://yanran.li/files/ijcnlp_dailydialog.zip
-SHA256=c641e88cbf21fd7c1b57289387f9107d33fe8685a2b37fe8066b82776535ea89
+URL=${KERBS_URL:-http://yanran.li/files/ijcnlp_dailydialog.zip}
+SHA256=${KERBS_SHA256:-c641e88cbf21fd7c1b57289387f9107d33fe8685a2b37fe8066b82776535ea89}
 
 RAW='' OUT=out/$RECIPE TOKENS=raw SIZE=8000 SUFFIX='' MORE=()
 while [ $# -gt 0 ]; do
@@ -34,19 +34,22 @@ need kerbs-corpus fairseq-preprocess
 
 unpack() { # an archive of archives, one for each part
   local part
-  python3 -m zipfile -e "$OUT/ijcnlp_dailydialog.zip" "$1"
+  python3 -m zipfile -e "$OUT/ijcnlp_dailydialog.zip" "$1" || return 1
   for part in train validation test; do
-    python3 -m zipfile -e "$1/ijcnlp_dailydialog/$part.zip" "$1"
+    python3 -m zipfile -e "$1/ijcnlp_dailydialog/$part.zip" "$1" || return 1
   done
 }
 
-remember "raw=${RAW:-download} tokens=$TOKENS size=$SIZE ${MORE[*]}"
+check_raw
 if [ -z "$RAW" ]; then
-  fetch $URL "$OUT/ijcnlp_dailydialog.zip" $SHA256
-  step raw unpack {}
+  need python3
+  fetch "$URL" "$OUT/ijcnlp_dailydialog.zip" "$SHA256"
+  step raw "$SHA256" unpack {}
   RAW=$OUT/raw
 fi
-step text kerbs-corpus dialog "$RAW" {} "${MORE[@]}"
-step pieces kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE" --language src=en --language tgt=en
-step binary preprocess {} --source-lang src --target-lang tgt
+text="$RAW ${MORE[*]}"
+step text "$text" kerbs-corpus dialog "$RAW" {} "${MORE[@]}"
+step pieces "$text $TOKENS $SIZE" kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE" \
+  --language src=en --language tgt=en
+step binary "$text $TOKENS $SIZE" preprocess {} --source-lang src --target-lang tgt
 say "ready: recipes/$RECIPE/train.sh seq2seq-kerbs --out $OUT"

@@ -10,14 +10,12 @@ set -euo pipefail
 # shellcheck source=recipes/common.sh
 source "$(dirname "$0")/../common.sh"
 
-cell_options "$@"
-cell "$CELL" gru
+cell_options gru --against "$@"
 need fairseq-eval-lm kerbs-evaluate
 if ! evaluated; then
   fairseq-eval-lm "$OUT/binary" --user-dir "$USER_DIR" --path "$RUN/checkpoint_best.pt" --gen-subset test \
     --sample-break-mode eos --tokens-per-sample 1024 --max-tokens 4000 --output-word-probs --no-progress-bar \
-    "${MORE[@]}" >"$RUN/eval-lm.log" 2>&1 ||
-    die "scoring failed: $(tail -n 1 "$RUN/eval-lm.log"); all it said is in $RUN/eval-lm.log"
+    "${MORE[@]}" >"$RUN/eval-lm.log" 2>&1 || fail_evaluation eval-lm.log
   kerbs-evaluate score "$RECIPE" "$OUT" "$RUN"
 fi
 compare

@@ -17,8 +17,8 @@ set -euo pipefail
 source "$(dirname "$0")/../common.sh"
 
 NAME=1-billion-word-language-modeling-benchmark-r13output
-URL=http://www.statmt.org/lm-benchmark/$NAME.tar.gz
-SHA256=01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e
+URL=${KERBS_URL:-http://www.statmt.org/lm-benchmark/$NAME.tar.gz}
+SHA256=${KERBS_SHA256:-01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e}
 
 RAW='' OUT=out/$RECIPE TOKENS=raw SIZE=10000 CUT=300000,10000,30000 SUFFIX=.txt MORE=()
 while [ $# -gt 0 ]; do
@@ -36,18 +36,19 @@ done
 need kerbs-corpus fairseq-preprocess
 
 unpack() { # a few of the hundred shards are enough
-  mkdir "$1"
+  mkdir "$1" || return 1
   tar -xzf "$OUT/$NAME.tar.gz" -C "$1" --wildcards '*/training-monolingual.tokenized.shuffled/news.en-0000?-of-00100'
 }
 
-remember "raw=${RAW:-download} cut=$CUT tokens=$TOKENS size=$SIZE ${MORE[*]}"
+check_raw
 if [ -z "$RAW" ]; then
-  fetch $URL "$OUT/$NAME.tar.gz" $SHA256
-  step raw unpack {}
+  fetch "$URL" "$OUT/$NAME.tar.gz" "$SHA256"
+  step raw "$SHA256" unpack {}
   RAW=$OUT/raw
 fi
 [ "$CUT" = own ] || MORE+=(--cut "$CUT")
-step text kerbs-corpus sentences "$RAW" {} "${MORE[@]}"
-step pieces kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE" --language txt=en
-step binary preprocess {} --only-source
+text="$RAW ${MORE[*]}"
+step text "$text" kerbs-corpus sentences "$RAW" {} "${MORE[@]}"
+step pieces "$text $TOKENS $SIZE" kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE" --language txt=en
+step binary "$text $TOKENS $SIZE" preprocess {} --only-source
 say "ready: recipes/$RECIPE/train.sh gru-kerbs --out $OUT"

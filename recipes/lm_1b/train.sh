@@ -14,20 +14,20 @@ set -euo pipefail
 # shellcheck source=recipes/common.sh
 source "$(dirname "$0")/../common.sh"
 
-cell_options "$@"
-cell "$CELL" gru
+cell_options gru '--scale --updates' "$@"
 need fairseq-train
 
 if [ "$SCALE" = paper ]; then
   options=(--decoder-embed-dim 512 --decoder-hidden-size 512 --decoder-out-embed-dim 512 --dropout 0.2 --clip-norm 5
-    --lr 1e-3 --lr-scheduler reduce_lr_on_plateau --lr-shrink 0.8 --batch-size 128 --patience 5 --max-epoch 60)
+    --lr 1e-3 --batch-size 128 --patience 5 --max-epoch 60)
+  schedule=(--lr-scheduler reduce_lr_on_plateau --lr-shrink 0.8)
 else
   UPDATES=${UPDATES:-2000}
   options=(--decoder-embed-dim 128 --decoder-hidden-size 256 --decoder-out-embed-dim 128 --dropout 0.2 --clip-norm 1
-    --lr 1.2e-2 --lr-scheduler polynomial_decay --warmup-updates $((UPDATES / 10)) --total-num-update "$UPDATES"
-    --max-tokens 2000)
+    --lr 1.2e-2 --max-tokens 2000)
+  schedule=(--lr-scheduler polynomial_decay --warmup-updates $((UPDATES / 10)) --total-num-update "$UPDATES")
 fi
 [ -z "$UPDATES" ] || options+=(--max-update "$UPDATES")
-# shellcheck disable=SC2046 # options without spaces in them
-train_cell gru_lm --task language_modeling --sample-break-mode eos --tokens-per-sample 1024 "${options[@]}" \
-  --optimizer adam $(head_options "$UPDATES")
+[[ " ${MORE[*]} " == *" --lr-scheduler "* ]] || options+=("${schedule[@]}") # another one has options of its own
+train_cell gru_lm --task language_modeling --sample-break-mode eos --tokens-per-sample 1024 --optimizer adam \
+  "${options[@]}"

@@ -11,8 +11,7 @@ set -euo pipefail
 # shellcheck source=recipes/common.sh
 source "$(dirname "$0")/../common.sh"
 
-cell_options "$@"
-cell "$CELL" seq2seq transformer
+cell_options 'seq2seq transformer' --against "$@"
 need fairseq-generate kerbs-evaluate
 if ! evaluated; then
   generate "${MORE[@]}"

@@ -16,8 +16,8 @@ set -euo pipefail
 # shellcheck source=recipes/common.sh
 source "$(dirname "$0")/../common.sh"
 
-URL='https://drive.usercontent.google.com/download?id=1l5y6Giag9aRPwGtuZHswh3w5v3qEz8D8&confirm=t' # WIT3's own copy
-MD5=c393ed3fc2a1b0f004b3331043f615ae
+URL=${KERBS_URL:-https://drive.usercontent.google.com/download?id=1l5y6Giag9aRPwGtuZHswh3w5v3qEz8D8&confirm=t} # WIT3's own copy
+MD5=${KERBS_MD5:-c393ed3fc2a1b0f004b3331043f615ae}
 
 RAW='' OUT=out/$RECIPE SOURCE=de TARGET=en TOKENS=raw SIZE=10000 SUFFIX='' MORE=()
 while [ $# -gt 0 ]; do
@@ -36,17 +36,18 @@ done
 need kerbs-corpus fairseq-preprocess
 
 unpack() { # from the archive of all languages to the pair's own
-  mkdir "$1"
+  mkdir "$1" || return 1
   tar -xzOf "$OUT/2016-01.tgz" "2016-01/texts/$SOURCE/$TARGET/$SOURCE-$TARGET.tgz" | tar -xz -C "$1"
 }
 
-remember "raw=${RAW:-download} $SOURCE-$TARGET tokens=$TOKENS size=$SIZE ${MORE[*]}"
+check_raw
 if [ -z "$RAW" ]; then
-  fetch "$URL" "$OUT/2016-01.tgz" $MD5
-  step raw unpack {}
+  fetch "$URL" "$OUT/2016-01.tgz" "$MD5"
+  step raw "$MD5" unpack {}
   RAW=$OUT/raw
 fi
-step text kerbs-corpus pairs "$RAW" {} --source "$SOURCE" --target "$TARGET" "${MORE[@]}"
-step pieces kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE"
-step binary preprocess {} --source-lang "$SOURCE" --target-lang "$TARGET"
+text="$RAW $SOURCE-$TARGET ${MORE[*]}"
+step text "$text" kerbs-corpus pairs "$RAW" {} --source "$SOURCE" --target "$TARGET" "${MORE[@]}"
+step pieces "$text $TOKENS $SIZE" kerbs-corpus pieces "$OUT/text" {} --tokens "$TOKENS" --size "$SIZE"
+step binary "$text $TOKENS $SIZE" preprocess {} --source-lang "$SOURCE" --target-lang "$TARGET"
 say "ready: recipes/$RECIPE/train.sh seq2seq-kerbs --out $OUT"

@@ -13,8 +13,7 @@ set -euo pipefail
 # shellcheck source=recipes/common.sh
 source "$(dirname "$0")/../common.sh"
 
-cell_options "$@"
-cell "$CELL" seq2seq transformer
+cell_options 'seq2seq transformer' '--scale --updates' "$@"
 need fairseq-train
 
 case $model-$SCALE in
@@ -38,12 +37,13 @@ case $model-$SCALE in
     ;;
 esac
 if [ "$SCALE" = paper ]; then
-  options+=(--lr 5e-4 --lr-scheduler reduce_lr_on_plateau --lr-shrink 0.5 --batch-size 128 --patience 5 --max-epoch 60)
+  options+=(--lr 5e-4 --batch-size 128 --patience 5 --max-epoch 60)
+  schedule=(--lr-scheduler reduce_lr_on_plateau --lr-shrink 0.5)
 else
   UPDATES=${UPDATES:-2000}
-  options+=(--lr-scheduler polynomial_decay --warmup-updates $((UPDATES / 10)) --total-num-update "$UPDATES"
-    --max-tokens 2000)
+  options+=(--max-tokens 2000)
+  schedule=(--lr-scheduler polynomial_decay --warmup-updates $((UPDATES / 10)) --total-num-update "$UPDATES")
 fi
 [ -z "$UPDATES" ] || options+=(--max-update "$UPDATES")
-# shellcheck disable=SC2046 # options without spaces in them
-train_cell "${options[@]}" --optimizer adam $(head_options "$UPDATES")
+[[ " ${MORE[*]} " == *" --lr-scheduler "* ]] || options+=("${schedule[@]}") # another one has options of its own
+train_cell "${options[@]}" --optimizer adam
