@@ -8,8 +8,12 @@ from typing import Callable
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 
 from kerbs_fairseq.demo.write import Sizes, write_corpus
+
+settings.register_profile("whatever the machine", deadline=None)  # a time is no test: others may be at work
+settings.load_profile("whatever the machine")
 
 PACKAGE = Path(__file__).resolve().parent.parent / "kerbs_fairseq"
 BIN = Path(sys.executable).parent
