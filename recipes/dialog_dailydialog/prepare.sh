@@ -12,25 +12,14 @@
 # Pairs of validation and test that stand in train are removed, as in the paper.
 # A step that is finished is skipped; one that is interrupted leaves nothing.
 set -euo pipefail
-# shellcheck source=recipes/common.sh
-source "$(dirname "$0")/../common.sh"
+# shellcheck source=recipes/corpus.sh
+source "$(dirname "$0")/../corpus.sh"
 
 URL=${KERBS_URL:-http://yanran.li/files/ijcnlp_dailydialog.zip}
 SHA256=${KERBS_SHA256:-c641e88cbf21fd7c1b57289387f9107d33fe8685a2b37fe8066b82776535ea89}
 
-RAW='' OUT=out/$RECIPE TOKENS=raw SIZE=8000 SUFFIX='' MORE=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    -h | --help) usage && exit ;;
-    --raw) take RAW "$@" && shift 2 ;;
-    --out) take OUT "$@" && shift 2 ;;
-    --tokens) take TOKENS "$@" && shift 2 ;;
-    --size) take_number SIZE "$@" && shift 2 ;;
-    --) shift && MORE=("$@") && break ;;
-    *) die "unknown option $1; see --help" ;;
-  esac
-done
-need kerbs-corpus fairseq-preprocess
+SIZE=8000 SUFFIX='' # SUFFIX: of the files in pieces/, behind train, valid and test
+prepare_options '' "$@"
 
 unpack() { # an archive of archives, one for each part
   local part

@@ -7,8 +7,8 @@
 #           -- OPTION...     for fairseq-eval-lm
 # Writes test.nll and scores.json into the folder of the model; what has been evaluated is skipped.
 set -euo pipefail
-# shellcheck source=recipes/common.sh
-source "$(dirname "$0")/../common.sh"
+# shellcheck source=recipes/cells.sh
+source "$(dirname "$0")/../cells.sh"
 
 cell_options gru --against "$@"
 need fairseq-eval-lm kerbs-evaluate

@@ -13,27 +13,15 @@
 #           -- OPTION...                 for `kerbs-corpus sentences`: --seed 1, --max-words 80
 # A step that is finished is skipped; one that is interrupted leaves nothing.
 set -euo pipefail
-# shellcheck source=recipes/common.sh
-source "$(dirname "$0")/../common.sh"
+# shellcheck source=recipes/corpus.sh
+source "$(dirname "$0")/../corpus.sh"
 
 NAME=1-billion-word-language-modeling-benchmark-r13output
 URL=${KERBS_URL:-http://www.statmt.org/lm-benchmark/$NAME.tar.gz}
 SHA256=${KERBS_SHA256:-01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e}
 
-RAW='' OUT=out/$RECIPE TOKENS=raw SIZE=10000 CUT=300000,10000,30000 SUFFIX=.txt MORE=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    -h | --help) usage && exit ;;
-    --raw) take RAW "$@" && shift 2 ;;
-    --out) take OUT "$@" && shift 2 ;;
-    --cut) take CUT "$@" && shift 2 ;;
-    --tokens) take TOKENS "$@" && shift 2 ;;
-    --size) take_number SIZE "$@" && shift 2 ;;
-    --) shift && MORE=("$@") && break ;;
-    *) die "unknown option $1; see --help" ;;
-  esac
-done
-need kerbs-corpus fairseq-preprocess
+SIZE=10000 CUT=300000,10000,30000 SUFFIX=.txt # SUFFIX: of the files in pieces/, behind train, valid and test
+prepare_options '--cut=CUT' "$@"
 
 unpack() { # a few of the hundred shards are enough
   mkdir "$1" || return 1

@@ -11,8 +11,8 @@
 # Started again, it goes on from the last checkpoint; a model that is finished is skipped.
 # The paper's rate of 1.0 is one for SGD, not for Adam, which it names: -- --optimizer sgd --lr 1.0 has it.
 set -euo pipefail
-# shellcheck source=recipes/common.sh
-source "$(dirname "$0")/../common.sh"
+# shellcheck source=recipes/cells.sh
+source "$(dirname "$0")/../cells.sh"
 
 cell_options gru '--scale --updates' "$@"
 need fairseq-train

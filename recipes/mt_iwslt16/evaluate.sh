@@ -8,13 +8,8 @@
 #           -- OPTION...     for fairseq-generate: -- --lenpen 1.2 --fp16
 # Writes test.hyp and scores.json into the folder of the model; what has been evaluated is skipped.
 set -euo pipefail
-# shellcheck source=recipes/common.sh
-source "$(dirname "$0")/../common.sh"
+# shellcheck source=recipes/sequences.sh
+source "$(dirname "$0")/../sequences.sh"
 
 cell_options 'seq2seq transformer' --against "$@"
-need fairseq-generate kerbs-evaluate
-if ! evaluated; then
-  generate "${MORE[@]}"
-  kerbs-evaluate score "$RECIPE" "$OUT" "$RUN"
-fi
-compare
+evaluate_sequences

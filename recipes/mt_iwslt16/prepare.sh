@@ -13,27 +13,14 @@
 #           -- OPTION...                 for `kerbs-corpus pairs`: --max-words 80, --valid-set tst2013, --most N …
 # A step that is finished is skipped; one that is interrupted leaves nothing.
 set -euo pipefail
-# shellcheck source=recipes/common.sh
-source "$(dirname "$0")/../common.sh"
+# shellcheck source=recipes/corpus.sh
+source "$(dirname "$0")/../corpus.sh"
 
 URL=${KERBS_URL:-https://drive.usercontent.google.com/download?id=1l5y6Giag9aRPwGtuZHswh3w5v3qEz8D8&confirm=t} # WIT3's own copy
 MD5=${KERBS_MD5:-c393ed3fc2a1b0f004b3331043f615ae}
 
-RAW='' OUT=out/$RECIPE SOURCE=de TARGET=en TOKENS=raw SIZE=10000 SUFFIX='' MORE=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    -h | --help) usage && exit ;;
-    --raw) take RAW "$@" && shift 2 ;;
-    --out) take OUT "$@" && shift 2 ;;
-    --source) take SOURCE "$@" && shift 2 ;;
-    --target) take TARGET "$@" && shift 2 ;;
-    --tokens) take TOKENS "$@" && shift 2 ;;
-    --size) take_number SIZE "$@" && shift 2 ;;
-    --) shift && MORE=("$@") && break ;;
-    *) die "unknown option $1; see --help" ;;
-  esac
-done
-need kerbs-corpus fairseq-preprocess
+SIZE=10000 SOURCE=de TARGET=en SUFFIX='' # SUFFIX: of the files in pieces/, behind train, valid and test
+prepare_options '--source=SOURCE --target=TARGET' "$@"
 
 unpack() { # from the archive of all languages to the pair's own
   mkdir "$1" || return 1
