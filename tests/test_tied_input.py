@@ -5,7 +5,18 @@ from typing import Any, Optional
 
 import pytest
 import torch
-from inprocess import ARCHITECTURES, LANGUAGE_MODELS, SMALL, Run, batch, generator_options, log_probs, prepare, search
+from inprocess import (
+    ARCHITECTURES,
+    LANGUAGE_MODELS,
+    SMALL,
+    Run,
+    batch,
+    decided,
+    generator_options,
+    log_probs,
+    prepare,
+    search,
+)
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.inputs import usage_weights
@@ -203,7 +214,7 @@ def forced_probabilities(run: Run, sample: dict[str, Any], i: int, tokens: list[
 @pytest.mark.parametrize("choice", ["untied", "usage", "posterior"])
 @pytest.mark.parametrize("base", ["transformer", "transformer_lm", "lstm", "lstm_lm", "gru_lm"])
 def test_one_sense_is_the_tied_embedding_of_the_stock_model(make, base: str, choice: str) -> None:
-    stock = make(base, "--share-decoder-input-output-embed", arch=base)
+    stock = decided(make(base, "--share-decoder-input-output-embed", arch=base))
     stock_criterion = prepare_stock_criterion(stock)
     options = f"--kerbs-senses 1 --kerbs-kernel dot --kerbs-input {choice} --share-decoder-input-output-embed"
     twin = make(base, options)

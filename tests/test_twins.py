@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq import models
-from inprocess import ARCHITECTURES, LANGUAGE_MODELS, TWINS, batch, log_probs, prepare, search
+from inprocess import ARCHITECTURES, LANGUAGE_MODELS, TWINS, batch, decided, log_probs, prepare, search
 
 from kerbs_fairseq.functional import fused
 from kerbs_fairseq.glue import twins
@@ -99,7 +99,7 @@ def test_refused_model_says_why(prefix: str, base: str) -> None:
 def test_one_sense_and_the_inner_product_are_the_softmax(data_for, base: str) -> None:
     share = "--share-decoder-input-output-embed" if base == "lstm" else ""  # else it has a bias, which KerBS has not
     arch = FAMILIES[base]
-    stock = prepare(data_for(base), base, f"--arch {arch} --criterion cross_entropy {share}")
+    stock = decided(prepare(data_for(base), base, f"--arch {arch} --criterion cross_entropy {share}"))
     options = "--kerbs-senses 1 --kerbs-kernel dot"
     twin = prepare(
         data_for(base), base, f"--arch kerbs_{arch} --criterion kerbs_cross_entropy {options} {share}", seed=2
