@@ -20,6 +20,7 @@ from kerbs_fairseq.report.history import from_checkpoint, read_log, read_moves
 from kerbs_fairseq.report.spaces import candidates, main_axes
 from kerbs_fairseq.report.vocabulary import vocabulary
 from kerbs_fairseq.tools import findings
+from kerbs_fairseq.tools.contexts import Reader
 from kerbs_fairseq.tools.findings import rank_correlation
 from kerbs_fairseq.tools.learned import Unreadable, load
 
@@ -71,6 +72,20 @@ def test_logs_of_json(tmp_path: Path) -> None:
     assert history.best_ppl == 11.31
     assert history.senses["kerbs_moved_total"] == {63: 2, 100: 5, 126: 5}
     assert history.moves_by_update() == {63: 2, 100: 3}
+
+
+def test_a_log_of_a_run_that_went_wrong(tmp_path: Path) -> None:
+    lines = [
+        '| valid | {"valid_loss": "nan", "valid_ppl": "nan", "valid_num_updates": "1"}',
+        '| valid | {"valid_loss": "2.0", "valid_ppl": "4.0", "valid_num_updates": "2"}',
+        '| train | {"train_loss": "2.0", "train_num_updates": "nan"}',
+    ]
+    (tmp_path / "log").write_text("".join(f"2026-11-17 05:35:27 | INFO {line}\n" for line in lines))
+    history = read_log(tmp_path / "log")
+    assert history.best_ppl == 4.0
+    assert history.epoch_loss == {}
+    history.moves = [(0, "a", "b")]
+    plots.moves(history)  # at update 0
 
 
 def test_plain_logs(tmp_path: Path) -> None:
@@ -391,6 +406,8 @@ def test_every_family_from_half_precision(base: str, joined: Path, text: Path, t
     the = next(senses for word, _, senses in data_of(text_of_page)["words"] if word == "the")
     assert sum(sense[4] for sense in the) > 10
     assert (tmp_path / "out" / "figures" / "word-the.svg").exists()
+    read = [len(part["id"]) for part in Reader(path, folder, "valid").batches(tokens=3)]
+    assert sum(read) == 60, "lines that are longer than a batch are read too"
 
 
 @pytest.mark.e2e

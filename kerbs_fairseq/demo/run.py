@@ -290,8 +290,8 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
             raise
     say(f"\n{table(results)}")
     compare_with_truth(folder, results)
-    page = report(folder, results)
     (folder / "results.json").write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")
+    page = report(folder, results)
     say("\nppl: 2^loss per target word, lower is better, best epoch. seconds: start-up, training and translation.")
     say(f"BLEU signature: {results[0].signature}")
     say(f"Files: {folder} (corpus/truth.tsv lists the senses; results.json; a folder with logs for each model)")

@@ -70,8 +70,10 @@ def of_words(model: Learned, contexts: Contexts, words: Sequence[int]) -> Iterat
         if kept is None or kept.number < 3:
             continue
         plain = re.sub(r"[^A-Za-z0-9-]+", "", model.words[word])
-        name = f"word-{plain}" if plain and plain not in taken else f"word-{number}"
-        taken.add(plain)
+        name = f"word-{plain}"
+        if not plain or name.lower() in taken:  # some systems do not tell capital letters in names of files
+            name = f"word-{plain}-no-{number}"
+        taken.add(name.lower())
         features, senses = kept.both()
         caption = (
             f"{len(senses)} contexts in {contexts.split}, by PCA, coloured by the likely sense (Figure 1). "

@@ -1,6 +1,7 @@
 """What happened in training: losses, senses and moves over updates, from fairseq's logs and from the table of moves."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class History:
     @property
     def best_ppl(self) -> Optional[float]:
         """The lowest perplexity on the validation set."""
-        return min(self.valid_ppl.values(), default=None)
+        return min((ppl for ppl in self.valid_ppl.values() if math.isfinite(ppl)), default=None)
 
     def moves_by_update(self) -> Curve:
         """How many senses moved at each event: from the table of moves, or else from the growing total in the log."""
@@ -89,7 +90,7 @@ def numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
 def take(history: History, values: dict[str, float]) -> None:
     """Add the values of one line."""
     kind = next((p for p in ("valid_", "train_", "") if f"{p}loss" in values and f"{p}num_updates" in values), None)
-    if kind is None:
+    if kind is None or not math.isfinite(values[f"{kind}num_updates"]):
         return
     at = int(values[f"{kind}num_updates"])
     if kind == "valid_":

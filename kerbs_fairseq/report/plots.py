@@ -40,10 +40,10 @@ def moves(history: History) -> Figure:
     """Senses that moved, in equal parts of the time, and in all."""
     figure, ax = axes()
     x, y = zip(*sorted(history.moves_by_update().items()))
-    width = math.ceil(x[-1] / PARTS)
+    width = max(1, math.ceil(x[-1] / PARTS))
     parts = [0.0] * PARTS
     for update, count in zip(x, y):
-        parts[(update - 1) // width] += count
+        parts[max(0, update - 1) // width] += count
     ax.bar([width * (i + 0.5) for i in range(PARTS)], parts, width * 0.9, color=colour(0))
     ax.set_ylim(bottom=0)
     ax.set_xlabel("updates")

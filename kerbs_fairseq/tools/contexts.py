@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, utils
 from torch import Tensor
 
 import kerbs_fairseq  # noqa: F401  (mends fairseq and registers the twins)
@@ -67,8 +67,14 @@ class Reader:
 
     def batches(self, tokens: int = TOKENS, shuffle: bool = False) -> Iterator[dict[str, Any]]:
         """The split in batches of at most ``tokens``; shuffled always the same way."""
+        dataset = self.task.dataset(self.split)
+        longest = max((int(dataset.num_tokens(i)) for i in range(len(dataset))), default=0)
         found = self.task.get_batch_iterator(
-            self.task.dataset(self.split), max_tokens=tokens, ignore_invalid_inputs=True, seed=1
+            dataset,
+            max_tokens=max(tokens, longest),  # a language model may read in blocks that are longer than a batch
+            max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
+            ignore_invalid_inputs=True,
+            seed=1,
         )
         yield from (batch for batch in found.next_epoch_itr(shuffle=shuffle) if batch)
 

@@ -177,7 +177,7 @@ def names(n_words: int, task: dict[str, Any], data: Optional[Path]) -> tuple[lis
         except Exception as error:  # whatever a broken file makes it raise
             raise Unreadable(f"{path} cannot be read as a dictionary: {error}") from None
         cut = int(task.get("output_dictionary_size") or -1) == n_words  # a language model with fewer words
-        if len(dictionary) == n_words or cut:
+        if len(dictionary) == n_words or (cut and len(dictionary) > n_words):
             return list(dictionary.symbols[:n_words]), torch.tensor(dictionary.count[:n_words])
     if data:
         refuse_data(data, path, n_words)
