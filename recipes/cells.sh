@@ -4,14 +4,16 @@
 # shellcheck source=recipes/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-cell() { # cell NAME MODEL...: split MODEL-HEAD[-ABLATION] into $model, $head, $ablation, or stop with what there is
-  local known=() m rest
+cell() { # cell NAME MODEL...: split MODEL-HEAD[-ABLATION][+VARIANT] into $model, $head, $ablation, or stop with what there is
+  local known=() m rest base=$1
+  [[ $1 =~ ^(.*)\+[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && base=${BASH_REMATCH[1]}
   for m in "${@:2}"; do
     for rest in softmax mos kerbs kerbs-nokernel kerbs-onesense kerbs-static; do known+=("$m-$rest"); done
   done
-  [[ " ${known[*]} " == *" $1 "* ]] || die "there is no cell '$1'; there are: ${known[*]}"
+  [[ " ${known[*]} " == *" $base "* ]] ||
+    die "there is no cell '$1'; there are, and variants of them with +NAME: ${known[*]}"
   # shellcheck disable=SC2034 # model is read by train.sh
-  IFS=- read -r model head ablation <<<"$1"
+  IFS=- read -r model head ablation <<<"$base"
 }
 
 cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, MORE and what else OPTIONS allows

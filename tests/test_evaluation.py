@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
 from kerbs_fairseq.evaluation import command, sweep
-from kerbs_fairseq.evaluation.outputs import BadOutput, best_valid_ppl, hypotheses, sentence_nll
+from kerbs_fairseq.evaluation.outputs import BadOutput, best_valid_ppl, hypotheses, parameters_of, sentence_nll
 from kerbs_fairseq.evaluation.paper import TASKS, name_of
 from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
 from kerbs_fairseq.evaluation.significance import paired_bootstrap
@@ -55,6 +55,13 @@ def test_best_validation_perplexity(tmp_path: Path) -> None:
     assert best_valid_ppl(log) == math.inf
     log.write_text('x | valid | {"epoch": 1, "valid_ppl": "9.5"}\nx | valid | {"epoch": 2, "valid_ppl": "7.25"}\n')
     assert best_valid_ppl(log) == 7.25
+
+
+def test_number_of_parameters(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    assert parameters_of(log) is None
+    log.write_text("x | num. shared model params: 2,589,152 (num. trained: 9)\nx | num. expert model params: 0\n")
+    assert parameters_of(log) == 2_589_152
 
 
 # --- scores
@@ -130,7 +137,8 @@ def made_up(out: Path, cell: str, seed: int, output: list[str]) -> Path:
     wanted = (out / "text" / "test.tgt").read_text().splitlines()
     score = Bleu(1).score(Bleu(1).statistics(output, wanted).sum(0))
     (folder / "test.hyp").write_text("".join(f"{line}\n" for line in output))
-    (folder / "scores.json").write_text(json.dumps({"bleu": score, "bleu_of_moses_tokens": 1.5, "signature": "sig"}))
+    scores = {"bleu": score, "bleu_of_moses_tokens": 1.5, "signature": "sig", "valid_ppl": 7.0, "parameters": 2_370_000}
+    (folder / "scores.json").write_text(json.dumps(scores))
     return folder
 
 
@@ -152,11 +160,31 @@ def test_the_table_has_the_papers_figures_and_ours(out: Path) -> None:
     made_up(out, "seq2seq-kerbs", 3, good)  # a seed that softmax does not have: not in the difference
     table = markdown(TASKS["dialog_dailydialog"], out, failed=["seq2seq-mos, seed 1", "seq2seq-kerbs, seed 4"])
     rows = {line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| seq2seq")}
-    assert "16.56 | 50.00 ± 23.57 (2) | 1.50 ± 0.00 (2) |  |  |" in rows["softmax"]
-    assert "| 66.67 ± 0.00 (2), 1 failed | 1.50 ± 0.00 (2) | +33.33 [+33.33, +33.33] | 0.001 |" in rows["KerBS"]
-    assert "13.73 | 1 failed |  |" in rows["MoS"]
+    assert "2.37 M | 16.56 | 50.00 ± 23.57 (2) | 1.50 ± 0.00 (2) | 7.00 ± 0.00 (2) |  |  |" in rows["softmax"]
+    assert (
+        "| 66.67 ± 0.00 (2), 1 failed | 1.50 ± 0.00 (2) | 7.00 ± 0.00 (2) | +33.33 [+33.33, +33.33] | 0.001 |"
+        in (rows["KerBS"])
+    )
+    assert "|  | 13.73 | 1 failed |  |" in rows["MoS"]
     assert "transformer" not in table, "nothing is said of what was not run"
     assert "sig" in table
+
+
+def test_variants_have_rows_of_their_own(out: Path) -> None:
+    good, bad = ["a b y", "d e y", "g h y"] * 10, ["a x y", "d x y", "g x y"] * 10
+    made_up(out, "seq2seq-softmax", 1, bad)
+    made_up(out, "seq2seq-softmax+wide", 1, good)
+    kerbs = made_up(out, "seq2seq-kerbs+wide", 1, good)
+    (kerbs / "scores.json").write_text('{"bleu": 1.0, "parameters": null}')  # of a log that does not say
+    made_up(out, "magic-softmax+wide", 1, good)  # not of this recipe
+    made_up(out, "seq2seq-softmax+..", 1, good)  # no name
+    task = TASKS["dialog_dailydialog"]
+    rows = [line for line in markdown(task, out, ["seq2seq-mos+deep, seed 1"]).splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[1] for row in rows[2:]] == ["softmax", "softmax (wide)", "MoS (deep)", "KerBS (wide)"]
+    assert "2.37 M | – | 66.67 (1) | " in rows[3], "the paper has no figure for it"
+    assert "+33.33" in rows[3], "a variant of the softmax is compared with the softmax itself"
+    assert "1 failed" in rows[4]
+    assert "(wide) |  | – | 1.00 (1) |  |" in rows[5]
 
 
 def test_compare_shows_outputs_side_by_side(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +226,7 @@ def test_spread_is_that_of_a_sample() -> None:
 
 def test_names_of_cells() -> None:
     assert name_of("seq2seq-kerbs-static") == ("seq2seq", "KerBS w/o dynamic allocation")
+    assert name_of("gru-softmax+3x.wide") == ("gru", "softmax (3x.wide)")
     for task in TASKS.values():
         assert set(task.figures) <= set(task.cells)
         assert all(name_of(cell) for cell in task.cells)
@@ -233,7 +262,7 @@ def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys:
     assert shown.count("FAILED") == 2
     assert "out of memory" in shown
     assert "to go, about" in shown
-    assert "| seq2seq | MoS | 13.73 | 2 failed |" in (out / "table.md").read_text()
+    assert "| seq2seq | MoS |  | 13.73 | 2 failed |" in (out / "table.md").read_text()
     assert "seq2seq-kerbs, seed 2: epoch 3, valid ppl 7.50" in shown, "progress while it trains"
     calls = (out / "calls").read_text().splitlines()
     assert len(calls) == 4
@@ -248,6 +277,7 @@ def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys:
     ("arguments", "message"),
     [
         (["--cells", "seq2seq-magic"], "there is no cell 'seq2seq-magic'; there are seq2seq-softmax"),
+        (["--cells", "seq2seq-kerbs+../x"], r"there is no cell 'seq2seq-kerbs\+\.\./x'"),
         (["--seeds", "one"], "whole numbers"),
         (["--seeds", "1,0"], "whole numbers"),
         (["--jobs", "0"], "at least 1"),

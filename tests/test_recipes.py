@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import zipfile
@@ -65,8 +66,8 @@ def test_translation_recipe(tmp_path: Path) -> None:
         "table.sh", "mt_iwslt16", "--out", out, "--seeds", "1", "--scale", "small", "--updates", "3", "--jobs", "2",
         "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel", "--", *TINY_LSTM.split(),
     )  # fmt: skip
-    assert "| seq2seq | softmax | 25.91 | " in shown
-    assert "| seq2seq | KerBS w/o kernel | 26.79 | " in shown
+    assert re.search(r"\| seq2seq \| softmax \| 0\.\d\d M \| 25\.91 \| ", shown)
+    assert re.search(r"\| seq2seq \| KerBS w/o kernel \| 0\.\d\d M \| 26\.79 \| ", shown)
     ablation = out / "runs" / "seq2seq-kerbs-nokernel" / "seed_1"
     assert "--arch kerbs_lstm" in (ablation / "training").read_text()
     assert "--kerbs-kernel dot" in (ablation / "training").read_text()
@@ -126,8 +127,11 @@ def test_unknown_cells_and_missing_data(tmp_path: Path) -> None:
     assert "run recipes/mt_iwslt16/prepare.sh" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path)
     (tmp_path / "binary").mkdir()
     message = refusal("mt_iwslt16/train.sh", "seq2seq-magic", "--out", tmp_path)
-    assert "there is no cell 'seq2seq-magic'; there are: seq2seq-softmax" in message
-    assert message.split("there are: ")[1].split() == TASKS["mt_iwslt16"].cells, "the same as in the table"
+    assert "there is no cell 'seq2seq-magic'; there are" in message
+    assert message.split("NAME: ")[1].split() == TASKS["mt_iwslt16"].cells, "the same as in the table"
+    for name in ("seq2seq-magic+x", "seq2seq-kerbs+", "seq2seq-kerbs+../x", "seq2seq-kerbs+a b"):
+        assert f"there is no cell '{name}'" in refusal("mt_iwslt16/train.sh", name, "--out", tmp_path)
+    assert "is not trained" in refusal("mt_iwslt16/evaluate.sh", "seq2seq-kerbs+x", "--out", tmp_path)
     assert "paper or small" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path, "--scale", "huge")
     assert "is not trained" in refusal("mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path)
     known = ("seq2seq-kerbs", "--out", tmp_path)
@@ -246,6 +250,12 @@ def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None
     other = started(script, *cell, "--", "--lr", "1", **environment)
     assert other.returncode == 1
     assert "was made with other options" in other.stderr
+    variant = ("seq2seq-kerbs-static+lr1", *cell[1:], "--", "--lr", "1")
+    assert started(script, *variant, **{**environment, "FAIL": ""}).returncode == 0
+    assert (out / "runs" / "seq2seq-kerbs-static+lr1" / "seed_1" / "trained").exists(), "beside the cell itself"
+    call = (tmp_path / "calls").read_text().splitlines()[-1]
+    assert "<--kerbs-reallocate-every><0>" in call
+    assert call.endswith("<--lr><1>")
     schedule = started(script, *cell, "--seed", 2, "--", "--lr-scheduler", "fixed", **{**environment, "FAIL": ""})
     assert schedule.returncode == 0
     assert "polynomial_decay" not in (tmp_path / "calls").read_text().splitlines()[-1]

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Optional
 
 HYPOTHESIS = re.compile(r"H-(\d+)\t[^\t]*\t(.*)")
 SENTENCE = re.compile(r"\| (\d+) (\S+ \[-?(?:[\d.]+|inf|nan)\](?:\t.*)?)$")
@@ -56,3 +57,9 @@ def best_valid_ppl(log: Path) -> float:
     """The best validation perplexity (per token) in a log of fairseq-train --log-format json; inf if there is none."""
     found = re.findall(r'"valid_ppl": "([\d.]+)"', read_text(log)) if log.is_file() else []
     return min((float(ppl) for ppl in found), default=float("inf"))
+
+
+def parameters_of(log: Path) -> Optional[int]:
+    """How many parameters a model has, from the log of its training; None if it does not say."""
+    found = re.search(r"num\. shared model params: ([\d,]+)", read_text(log)) if log.is_file() else None
+    return int(found[1].replace(",", "")) if found else None

@@ -1,11 +1,17 @@
-"""The cells of the paper's tables, how we call them, and the figures printed there."""
+"""The cells of the paper's tables, how we call them, and the figures printed there.
 
+A cell is called MODEL-HEAD or MODEL-HEAD-ABLATION; MODEL-HEAD+NAME is a variant of it, trained with options of its own.
+"""
+
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Union
 
 from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
 
 HEADS = {"softmax": "softmax", "mos": "MoS", "kerbs": "KerBS"}
+VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # NAME, which is a part of a folder's name
 ABLATIONS = {"nokernel": "w/o kernel", "onesense": "one sense", "static": "w/o dynamic allocation"}
 
 
@@ -25,6 +31,16 @@ class Task:
         models = dict.fromkeys(cell.split("-")[0] for cell in self.figures)
         heads = [*HEADS, *(f"kerbs-{ablation}" for ablation in ABLATIONS)]
         return [f"{model}-{head}" for model in models for head in heads]
+
+    def has(self, cell: str) -> bool:
+        """Whether ``cell`` can be trained: one of the cells, or a variant of one."""
+        base, plus, variant = cell.partition("+")
+        return base in self.cells and (not plus or VARIANT.fullmatch(variant) is not None)
+
+    def in_order(self, cells: Iterable[str]) -> list[str]:
+        """Those of ``cells`` that can be trained, in the order of the table, each followed by its variants."""
+        known = {cell for cell in cells if self.has(cell)}
+        return sorted(known, key=lambda cell: (self.cells.index(cell.partition("+")[0]), cell))
 
 
 TASKS = {
@@ -70,6 +86,8 @@ TASKS = {
 
 
 def name_of(cell: str) -> tuple[str, str]:
-    """(model, output layer) as the table shows them: seq2seq-kerbs-static → ("seq2seq", "KerBS w/o …")."""
-    model, head, *ablation = cell.split("-")
-    return model, " ".join([HEADS[head], *(ABLATIONS[a] for a in ablation)])
+    """(model, output layer) as the table shows them: seq2seq-kerbs-static+x → ("seq2seq", "KerBS w/o … (x)")."""
+    base, _, variant = cell.partition("+")
+    model, head, *ablation = base.split("-")
+    words = [HEADS[head], *(ABLATIONS[a] for a in ablation), *([f"({variant})"] if variant else [])]
+    return model, " ".join(words)

@@ -11,7 +11,14 @@ import numpy as np
 
 from kerbs_fairseq.corpora.lines import write_lines
 from kerbs_fairseq.corpora.pieces import language_of, settings_of, to_text, tokenise
-from kerbs_fairseq.evaluation.outputs import BadOutput, best_valid_ppl, hypotheses, read_text, sentence_nll
+from kerbs_fairseq.evaluation.outputs import (
+    BadOutput,
+    best_valid_ppl,
+    hypotheses,
+    parameters_of,
+    read_text,
+    sentence_nll,
+)
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
 
 SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
@@ -80,6 +87,12 @@ def references(out: Path) -> list[str]:
     return read_text(out / "text" / f"test.{target_side(out)}").splitlines()
 
 
+def of_training(run: Run) -> dict[str, Any]:
+    """What the log of its training says of a model, to stand beside its scores."""
+    log = run.folder / "train.log"
+    return {"valid_ppl": best_valid_ppl(log), "parameters": parameters_of(log)}
+
+
 def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:
     """BLEU of what fairseq-generate wrote into the run's folder, against text and against Moses tokens."""
     settings, wanted, target = settings_of(out / "pieces"), references(out), target_side(out)
@@ -95,7 +108,7 @@ def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:
         "bleu_of_moses_tokens": tokens.score(tokens.statistics(*moses).sum(0)),
         "signature_of_moses_tokens": tokens.signature(*moses),
         "order": order,
-        "valid_ppl": best_valid_ppl(run.folder / "train.log"),
+        **of_training(run),
     }
     run.write(scores, TEXT, found)
     return scores
@@ -123,7 +136,7 @@ def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
         "ppl": scorer.score(scorer.statistics(nll, wanted).sum(0)),
         "words": int(scorer.statistics(nll, wanted)[:, 1].sum()),
         "unknown_pieces": unknown(out),
-        "valid_ppl": best_valid_ppl(run.folder / "train.log"),
+        **of_training(run),
     }
     run.write(scores, NLL, [repr(loss) for loss in nll])
     return scores

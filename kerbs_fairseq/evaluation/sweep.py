@@ -151,8 +151,11 @@ def cells_of(text: Optional[str], task: Task) -> list[str]:
         return list(task.figures)
     asked = [name for name in text.split(",") if name]
     for name in asked:
-        if name not in task.cells:
-            raise BadOutput(f"--cells: there is no cell {name!r}; there are {', '.join(task.cells)}")
+        if not task.has(name):
+            raise BadOutput(
+                f"--cells: there is no cell {name!r}; there are {', '.join(task.cells)}, and variants of them, "
+                f"{task.cells[0]}+NAME"
+            )
     return list(dict.fromkeys(asked))
 
 
@@ -179,7 +182,9 @@ def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("recipe", type=Path, help="folder of the recipe, such as recipes/mt_iwslt16")
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare.sh was given")
     parser.add_argument("--seeds", default="1,2,3", help="seeds of the training (1,2,3)")
-    parser.add_argument("--cells", help="only these, with commas between them (those of the paper)")
+    parser.add_argument(
+        "--cells", help="only these, with commas between them (those of the paper); CELL+NAME: a variant of a cell"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="models trained side by side (1)")
     parser.add_argument("--scale", help="paper or small, for train.sh")
     parser.add_argument("--updates", help="length of the training, for train.sh")

@@ -1,6 +1,7 @@
 """The paper's table as Markdown: its figures, ours as mean and spread over seeds, and whether a difference is one."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
@@ -18,11 +19,10 @@ def spread(values: Sequence[float]) -> float:
     return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else 0.0
 
 
-def by_cell(out: Path, cells: Sequence[str]) -> dict[str, list[Run]]:
-    """The evaluated runs of each cell that has any, in the order of ``cells``."""
+def by_cell(out: Path, task: Task) -> dict[str, list[Run]]:
+    """The evaluated runs of each cell and variant that has any, in the order of the table."""
     runs = all_runs(out)
-    found = {cell: [run for run in runs if run.cell == cell] for cell in cells}
-    return {cell: of_cell for cell, of_cell in found.items() if of_cell}
+    return {cell: [run for run in runs if run.cell == cell] for cell in task.in_order(run.cell for run in runs)}
 
 
 def in_common(system: Sequence[Run], baseline: Sequence[Run]) -> tuple[list[Run], list[Run]]:
@@ -42,32 +42,40 @@ def compare(task: Task, system: Sequence[Run], baseline: Sequence[Run], wanted: 
 
 def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
     """The table of everything that has been evaluated below ``out``; ``failed`` are runs, "CELL, seed N"."""
-    wanted = references(out)
-    runs = by_cell(out, task.cells)
+    wanted, runs = references(out), by_cell(out, task)
+    fell = Counter(one.partition(", ")[0] for one in failed)
     perplexity = isinstance(task.scorer, Perplexity)
-    measure = "PPL per word" if perplexity else f"{task.measure}, mean ± sd (seeds)"
-    columns = ["model", "output layer", f"paper: {task.corpus}"]
-    columns += [f"{measure}, mean ± sd (seeds)"] if perplexity else [measure, "of Moses tokens"]
+    measures = (
+        {"ppl": "PPL per word"} if perplexity else {"bleu": task.measure, "bleu_of_moses_tokens": "of Moses tokens"}
+    )
+    measures["valid_ppl"] = "validation ppl per token"
+    columns = ["model", "output layer", "parameters", f"paper: {task.corpus}", *measures.values()]
     columns += ["difference from softmax [95 %]", "p"]
-    lines = [f"### {task.title}: {task.measure}", "", row(columns), row(["---"] * len(columns))]
-    for cell in task.cells:
-        of_cell, model = runs.get(cell, []), cell.split("-")[0]
-        fell = sum(one.startswith(f"{cell}, ") for one in failed)
-        if not of_cell and not fell:
-            continue
+    lines = [f"### {task.title}: {task.measure}, mean ± sd (seeds)", "", row(columns), row(["---"] * len(columns))]
+    for cell in task.in_order([*runs, *fell]):
+        of_cell, baseline = runs.get(cell, []), f"{cell.split('-')[0]}-softmax"
         paper = f"{task.figures[cell]:.2f}" if cell in task.figures else "–"
-        names = ["ppl"] if perplexity else ["bleu", "bleu_of_moses_tokens"]
-        ours = [mean_and_spread([float((run.scores or {}).get(name, math.nan)) for run in of_cell]) for name in names]
-        if fell:
-            ours[0] = f"{ours[0]}, {fell} failed".removeprefix(", ")
-        versus = None
-        if cell != f"{model}-softmax":
-            versus = compare(task, of_cell, runs.get(f"{model}-softmax", []), wanted)
+        ours = [mean_and_spread(values_of(of_cell, name)) for name in measures]
+        if fell[cell]:
+            ours[0] = f"{ours[0]}, {fell[cell]} failed".removeprefix(", ")
+        versus = compare(task, of_cell, runs.get(baseline, []), wanted) if cell != baseline else None
         judged = ["", ""]
         if versus:
             judged = [f"{versus.difference:+.2f} [{versus.low:+.2f}, {versus.high:+.2f}]", f"{versus.p:.3f}"]
-        lines.append(row([*name_of(cell), paper, *ours, *judged]))
+        lines.append(row([*name_of(cell), size_of(of_cell), paper, *ours, *judged]))
     return "\n".join([*lines, "", *footnotes(task, out, runs)]) + "\n"
+
+
+def values_of(runs: Sequence[Run], name: str) -> list[float]:
+    """One of the scores, of all runs that have it."""
+    found = [(run.scores or {}).get(name) for run in runs]
+    return [float(value) for value in found if value is not None]
+
+
+def size_of(runs: Sequence[Run]) -> str:
+    """How many parameters the models of a cell have: 2.37 M, or a range."""
+    sizes = [f"{size / 1e6:.2f} M" for size in sorted(set(values_of(runs, "parameters")))]
+    return " to ".join(dict.fromkeys([sizes[0], sizes[-1]])) if sizes else ""
 
 
 def row(cells: Sequence[str]) -> str:

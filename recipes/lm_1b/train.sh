@@ -5,6 +5,7 @@
 # Start:    recipes/lm_1b/train.sh CELL [--seed 1] [--out out/lm_1b]
 # Cells:    gru-HEAD, where HEAD is softmax, mos, kerbs, or an ablation of KerBS: kerbs-nokernel, kerbs-onesense,
 #           kerbs-static (no dynamic allocation)
+#           CELL+NAME is a variant, which is kept apart: -- has the options that make it one
 # Options:  --scale paper|small   512 features (the paper does not say), until validation stops improving; or sizes for
 #                                 a laptop, and a fixed number of updates, --updates 2000
 #           -- OPTION...          for fairseq-train, stronger than what stands here: -- --fp16 --kerbs-senses 2

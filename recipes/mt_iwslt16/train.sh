@@ -5,6 +5,7 @@
 # Start:    recipes/mt_iwslt16/train.sh CELL [--seed 1] [--out out/mt_iwslt16]
 # Cells:    MODEL-HEAD, where MODEL is seq2seq or transformer, and HEAD is softmax, mos, kerbs, or an ablation of
 #           KerBS: kerbs-nokernel, kerbs-onesense, kerbs-static (no dynamic allocation)
+#           CELL+NAME is a variant, which is kept apart: -- has the options that make it one
 # Options:  --scale paper|small   the paper's sizes, until validation stops improving; or sizes for a laptop, and a
 #                                 fixed number of updates, --updates 2000
 #           -- OPTION...          for fairseq-train, stronger than what stands here: -- --fp16 --kerbs-senses 2
