@@ -43,13 +43,17 @@ cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, 
   RUN=$OUT/runs/$CELL/seed_$SEED
 }
 
-same_settings() { # same_settings FILE TEXT: stop if the run has been made with others; else write them down
+same_settings() { # same_settings FILE TEXT: stop if the run has been made with others, or is being made; write them down
   if [ -f "$RUN/$1" ]; then
     [ "$(cat "$RUN/$1")" = "$2" ] ||
       die "$RUN was made with other options ($(cat "$RUN/$1")): remove it, or choose another --out or --seed"
   else
     { mkdir -p "$RUN" && echo "$2" >"$RUN/$1"; } 2>/dev/null || die "$RUN cannot be written"
   fi
+  command -v flock >/dev/null || return 0 # not on every system
+  # kept open, also by the commands started from here, until the last of them ends
+  exec {LOCK}>"$RUN/.lock" || die "$RUN cannot be written"
+  flock --nonblock "$LOCK" || die "another process is at work on $CELL, seed $SEED in $OUT: wait for it, or stop it"
 }
 
 train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of this cell; KerBS moves senses in time

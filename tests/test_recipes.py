@@ -1,5 +1,6 @@
 """The recipes end to end, on tiny raw corpora in the owners' formats, with the real commands; and users' mistakes."""
 
+import fcntl
 import hashlib
 import json
 import re
@@ -250,6 +251,11 @@ def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None
     other = started(script, *cell, "--", "--lr", "1", **environment)
     assert other.returncode == 1
     assert "was made with other options" in other.stderr
+    with (folder / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        busy = started(script, *cell, **environment)
+    assert busy.returncode == 1
+    assert "another process is at work on seq2seq-kerbs-static, seed 1" in busy.stderr
     variant = ("seq2seq-kerbs-static+lr1", *cell[1:], "--", "--lr", "1")
     assert started(script, *variant, **{**environment, "FAIL": ""}).returncode == 0
     assert (out / "runs" / "seq2seq-kerbs-static+lr1" / "seed_1" / "trained").exists(), "beside the cell itself"
