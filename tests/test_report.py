@@ -16,7 +16,7 @@ from test_report_history import JSON_LOG, MOVES
 
 from kerbs_fairseq.report import command, compare, plots
 from kerbs_fairseq.report.drawing import INK, PALETTE, Picture, axes, inline, style
-from kerbs_fairseq.report.gather import gather
+from kerbs_fairseq.report.gather import gather, parameters_of
 from kerbs_fairseq.report.spaces import candidates, main_axes
 from kerbs_fairseq.report.vocabulary import vocabulary
 from kerbs_fairseq.tools import findings
@@ -54,6 +54,14 @@ def test_scores_settings_and_parameters(tmp_path: Path, made_up: Path) -> None:
     assert kerbs.scores == {"bleu": "27.12", "signature": "nrefs:1|tok:13a"}
     assert (kerbs.name, kerbs.head, stock.name, stock.head) == ("run", "KerBS", "plain", "softmax")
     assert stock.parameters == 20  # a shared table counts once
+    table = torch.arange(20.0).view(5, 4)
+    twice = {
+        "a.weight": table.half(),
+        "b.weight": table.half(),
+        "norm.weight": torch.ones(4),
+        "c.weight": torch.ones(4),
+    }
+    assert parameters_of(twice) == 20 + 4 + 4, "half precision saves a shared table as two"
     assert kerbs.parameters == 12 * 6 + 12  # statistics are not learned
     assert stock.settings == {"arch": "lstm", "dropout": "0.1"}
     assert kerbs.settings["kerbs-senses"] == "2.0"
@@ -335,6 +343,24 @@ def test_every_family_from_half_precision(base: str, joined: Path, text: Path, t
     assert (tmp_path / "out" / "figures" / "word-the.svg").exists()
     read = [len(part["id"]) for part in Reader(path, folder, "valid").batches(tokens=3)]
     assert sum(read) == 60, "lines that are longer than a batch are read too"
+
+
+def test_a_word_without_contexts_and_a_broken_model_are_told(text: Path, tmp_path: Path) -> None:
+    built = prepare(text, "lstm_lm", "--arch kerbs_lstm_lm --criterion kerbs_cross_entropy --optimizer adam --lr 0.01")
+    training, path = trainer(built), tmp_path / "checkpoint.pt"
+    training.train_step([batch(built, 40)])
+    training.consolidate_optimizer()
+    training.save_checkpoint(str(path), {"train_iterator": {"epoch": 1}})
+    words = [line.split()[0] for line in (text / "dict.txt").read_text().splitlines()]
+    rare = next(word for word in reversed(words) if not word.startswith("madeup"))
+    page = report(path, "--data", text, "--word", rare, "-o", tmp_path / "out")
+    found = re.search(rf"Contexts of {re.escape(rare)}: it comes ([012]) times in these [\d,]+ tokens of valid", page)
+    assert found, "nothing is left out silently"
+    state = torch.load(path, weights_only=False)
+    next(value for name, value in state["model"].items() if "embed_tokens" in name).fill_(torch.nan)
+    torch.save(state, path)
+    with pytest.raises(SystemExit, match="training went wrong"):
+        report(path, "--data", text, "-o", tmp_path / "out")
 
 
 @pytest.mark.e2e

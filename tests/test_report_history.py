@@ -1,5 +1,6 @@
 """kerbs-report: what it reads of logs, tables of moves and checkpoints."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,6 @@ def test_what_a_checkpoint_knows_without_a_log() -> None:
     state = {"extra_state": {"val_loss": 2.5, "metrics": {"train": [(10, "loss", "AverageMeter", meter)]}}}
     history = from_checkpoint(state, 7)
     assert (history.valid_loss, history.train_loss) == ({7: 2.5}, {7: 3.0})
+    by_bleu = {"checkpoint": {"best_checkpoint_metric": "bleu"}}
+    assert from_checkpoint({**state, "cfg": by_bleu}, 7).valid_loss == {}, "a BLEU is no loss"
+    assert from_checkpoint({**state, "args": Namespace(best_checkpoint_metric="loss")}, 7).valid_loss == {7: 2.5}

@@ -9,7 +9,7 @@ import torch
 from kerbs_fairseq.report import compare, plots
 from kerbs_fairseq.report.drawing import Picture
 from kerbs_fairseq.report.gather import Run
-from kerbs_fairseq.report.spaces import Contexts
+from kerbs_fairseq.report.spaces import FEWEST, Contexts
 from kerbs_fairseq.tools.findings import IDLE, rank_correlation
 from kerbs_fairseq.tools.learned import Learned
 
@@ -20,7 +20,9 @@ def of_training(run: Run) -> Iterator[Part]:
     """Curves over updates."""
     history = run.history
     if history.train_loss or history.valid_loss:
-        caption = "In bits (base 2) a token; a perplexity is 2 to that power. Label smoothing is part of it."
+        caption = (
+            "In bits (base 2) a token, label smoothing included; perplexities in the log are 2^nll_loss, without it."
+        )
         yield "training", Picture("training", "Loss", caption, plots.training(history))
     if history.moves_by_update():
         source = "from the table of moves" if history.moves else "from the totals in the log, at its lines"
@@ -67,7 +69,7 @@ def of_words(model: Learned, contexts: Contexts, words: Sequence[int]) -> Iterat
     taken: set[str] = set()
     for number, word in enumerate(words, 1):
         kept = contexts.kept.get(word)
-        if kept is None or kept.number < 3:
+        if kept is None or kept.number < FEWEST:
             continue
         plain = re.sub(r"[^A-Za-z0-9-]+", "", model.words[word])
         name = f"word-{plain}"
@@ -86,7 +88,7 @@ def of_words(model: Learned, contexts: Contexts, words: Sequence[int]) -> Iterat
 def of_comparison(runs: Sequence[Run]) -> Iterator[Part]:
     """Several models."""
     if any(run.history.valid_loss for run in runs):
-        caption = "On the validation set; 2 to the power of the loss, lower is better."
+        caption = "On the validation set, lower is better. A perplexity is 2^nll_loss, without label smoothing."
         yield "compare", Picture("compare-validation", "Validation", caption, compare.validation(runs))
     with_senses = [run for run in runs if run.learned is not None]
     if with_senses:

@@ -17,7 +17,7 @@ from kerbs_fairseq.report.album import album
 from kerbs_fairseq.report.drawing import save, style
 from kerbs_fairseq.report.gather import Run, gather
 from kerbs_fairseq.report.page import page, write
-from kerbs_fairseq.report.spaces import Contexts, candidates, chosen, read_contexts
+from kerbs_fairseq.report.spaces import FEWEST, Contexts, candidates, chosen, read_contexts
 from kerbs_fairseq.report.vocabulary import WITH_NEAREST, vocabulary
 from kerbs_fairseq.tools.inspect import quiet
 from kerbs_fairseq.tools.learned import SPECIAL, Learned, Unreadable
@@ -67,8 +67,17 @@ def report(args: argparse.Namespace, begin: Step) -> Path:
                 "What needs sentences: contexts of words by sense (Figure 1), examples, θ against the spread of "
                 "contexts. --data DIR, the folder that fairseq-preprocess wrote, brings them."
             )
-        elif not contexts.whole:
-            notes.append(f"Contexts are from {contexts.tokens:,} tokens of {args.split}, not all: --tokens reads more.")
+        else:
+            if not contexts.whole:
+                notes.append(
+                    f"Contexts are from {contexts.tokens:,} tokens of {args.split}, not all: --tokens reads more."
+                )
+            notes += [
+                f"Contexts of {main.learned.words[word]}: it comes {int(contexts.times[word])} times in these "
+                f"{contexts.tokens:,} tokens of {args.split}, a plot needs {FEWEST}: --tokens or --split reads more."
+                for word in words
+                if contexts.times[word] < FEWEST
+            ]
         data = searchable(main.learned, contexts, words, args.split, begin)
         if main.learned.n_words > WITH_NEAREST + SPECIAL:
             notes.append(f"Nearest senses in the search: of the {WITH_NEAREST:,} most frequent words only.")

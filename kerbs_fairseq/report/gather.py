@@ -133,12 +133,16 @@ def add_moves(run: Run, path: Optional[Path]) -> None:
 
 
 def parameters_of(model: dict[str, Any]) -> int:
-    """How many numbers are learned; a table that two layers share counts once."""
-    found = {}
+    """How many numbers are learned; a table that two layers share counts once, also if it was saved twice."""
+    found: list[torch.Tensor] = []
     for name, value in model.items():
-        if torch.is_tensor(value) and value.is_floating_point() and not any(part in name for part in NO_PARAMETERS):
-            found[value.data_ptr()] = value.numel()
-    return sum(found.values())
+        if not torch.is_tensor(value) or not value.is_floating_point() or any(part in name for part in NO_PARAMETERS):
+            continue
+        # half precision and GPUs save a shared table as two; two matrices are not equal by chance
+        shared = (other for other in found if value.dim() == 2 and other.shape == value.shape)
+        if not any(torch.equal(value, other) for other in shared):
+            found.append(value)
+    return sum(value.numel() for value in found)
 
 
 def settings_of(state: dict[str, Any]) -> dict[str, str]:

@@ -121,10 +121,19 @@ def from_checkpoint(state: dict[str, Any], updates: int) -> History:
     """The little that a checkpoint itself knows: its last losses."""
     history, extra = History(), state.get("extra_state") or {}
     last = extra.get("val_loss")
-    if isinstance(last, (int, float)):
+    if isinstance(last, (int, float)) and chosen_by(state) == "loss":
         history.valid_loss[updates] = float(last)
     for _, name, _, meter in (extra.get("metrics") or {}).get("train", []):
         count = meter.get("count") if isinstance(meter, dict) else None
         if name == "loss" and count:
             history.epoch_loss[updates] = float(meter["sum"]) / float(count)
     return history
+
+
+def chosen_by(state: dict[str, Any]) -> str:
+    """--best-checkpoint-metric, which fairseq saves as val_loss even if it is a BLEU."""
+    for part in (state.get("args"), (state.get("cfg") or {}).get("checkpoint")):
+        values: Any = {} if part is None else part if hasattr(part, "get") else vars(part)
+        if values.get("best_checkpoint_metric"):
+            return str(values["best_checkpoint_metric"])
+    return "loss"

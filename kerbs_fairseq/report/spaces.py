@@ -13,7 +13,7 @@ from kerbs_fairseq.tools.findings import by_frequency
 from kerbs_fairseq.tools.learned import SPECIAL, Learned
 
 EXAMPLES = 3  # sentences for a sense
-MOST_KEPT = 400  # contexts of a word for a plot
+FEWEST, MOST_KEPT = 3, 400  # contexts of a word for a plot
 BATCH = 1000  # tokens: small, so that a part of the split has sentences of all lengths
 USED = 0.1  # share of a sense that counts as used
 
@@ -74,7 +74,7 @@ def chosen(contexts: Contexts, words: Sequence[int], most: int) -> list[int]:
         return int((counts >= USED * int(counts.sum())).sum()) > 1
 
     good = [word for word in words if plain(word)]
-    return (good + [word for word in words if word not in good and contexts.times[word] > 2])[:most]
+    return (good + [word for word in words if word not in good and contexts.times[word] >= FEWEST])[:most]
 
 
 def read_contexts(

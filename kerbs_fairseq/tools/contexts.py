@@ -83,6 +83,10 @@ class Reader:
         """Where in a batch words are targets that are ``wanted`` (words,), and which senses are meant."""
         with features_of(self.model.decoder):
             features = self.model(**batch["net_input"])[0]  # (sentences, length, d)
+        if not bool(torch.isfinite(features).all()):
+            raise Unreadable(
+                "the model computes NaN or infinities: its training went wrong; take an earlier checkpoint"
+            )
         table = self.model.decoder.head.senses
         rows, columns = wanted[batch["target"]].nonzero(as_tuple=True)
         words = batch["target"][rows, columns]
