@@ -4,14 +4,14 @@
 # shellcheck source=recipes/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-cell() { # cell NAME MODEL...: split MODEL-HEAD[-ABLATION][+VARIANT] into $model, $head, $ablation, or stop with what there is
+cell() { # cell NAME MODEL...: MODEL-HEAD[-ABLATION][+VARIANT] into $model, $head, $ablation, or stop with what there is
   local known=() m rest base=$1
-  [[ $1 =~ ^(.*)\+[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && base=${BASH_REMATCH[1]}
+  [[ $1 =~ ^([a-z0-9-]+)\+[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && base=${BASH_REMATCH[1]}
   for m in "${@:2}"; do
     for rest in softmax mos kerbs kerbs-nokernel kerbs-onesense kerbs-static; do known+=("$m-$rest"); done
   done
-  [[ " ${known[*]} " == *" $base "* ]] ||
-    die "there is no cell '$1'; there are, and variants of them with +NAME: ${known[*]}"
+  [[ $base =~ ^[a-z0-9-]+$ && " ${known[*]} " == *" $base "* ]] ||
+    die "there is no cell '$1'; there are, and variants of them with +NAME of letters, digits, '.', '_' and '-': ${known[*]}"
   # shellcheck disable=SC2034 # model is read by train.sh
   IFS=- read -r model head ablation <<<"$base"
 }
@@ -43,17 +43,22 @@ cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, 
   RUN=$OUT/runs/$CELL/seed_$SEED
 }
 
-same_settings() { # same_settings FILE TEXT: stop if the run has been made with others, or is being made; write them down
+lock_run() { # one process at a time works on a run; the lock lasts until this script and all that it started have ended
+  local code=0
+  { mkdir -p "$RUN" && exec {LOCK}>"$RUN/.lock"; } 2>/dev/null || die "$RUN cannot be written"
+  command -v flock >/dev/null || return 0 # not on every system
+  flock --wait 5 "$LOCK" 2>/dev/null || code=$?
+  # other codes than 1 are of file systems that have no locks
+  [ "$code" -ne 1 ] || die "another process is at work on $CELL, seed $SEED in $OUT: wait for it, or stop it"
+}
+
+same_settings() { # same_settings FILE TEXT: stop if the run has been made with others; else write them down
   if [ -f "$RUN/$1" ]; then
     [ "$(cat "$RUN/$1")" = "$2" ] ||
-      die "$RUN was made with other options ($(cat "$RUN/$1")): remove it, or choose another --out or --seed"
+      die "$RUN was made with other options ($(cat "$RUN/$1")): remove it, or choose another --out or --seed, or CELL+NAME"
   else
-    { mkdir -p "$RUN" && echo "$2" >"$RUN/$1"; } 2>/dev/null || die "$RUN cannot be written"
+    { echo "$2" >"$RUN/$1"; } 2>/dev/null || die "$RUN cannot be written"
   fi
-  command -v flock >/dev/null || return 0 # not on every system
-  # kept open, also by the commands started from here, until the last of them ends
-  exec {LOCK}>"$RUN/.lock" || die "$RUN cannot be written"
-  flock --nonblock "$LOCK" || die "another process is at work on $CELL, seed $SEED in $OUT: wait for it, or stop it"
 }
 
 train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of this cell; KerBS moves senses in time
@@ -71,6 +76,7 @@ train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of t
     paths=(--kerbs-move-log "$RUN/moves.tsv")
   fi
   options+=(--criterion "$criterion" --no-epoch-checkpoints --log-format json --log-interval 100 "${MORE[@]}")
+  [ -f "$RUN/trained" ] || lock_run # what is finished is only read
   same_settings training "--arch $arch ${options[*]}"
   if [ -f "$RUN/trained" ]; then
     say "$CELL, seed $SEED: trained before"
@@ -87,6 +93,7 @@ train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of t
 
 evaluated() { # whether it has been done; stop with an error if there is no model, or it was done with other options
   [ -f "$RUN/trained" ] || die "$CELL, seed $SEED is not trained: run recipes/$RECIPE/train.sh $CELL --seed $SEED --out $OUT"
+  [ -f "$RUN/scores.json" ] || lock_run
   same_settings evaluation "${MORE[*]}"
   [ -f "$RUN/scores.json" ] && say "$CELL, seed $SEED: evaluated before: $(tr -d '\n' <"$RUN/scores.json")"
 }

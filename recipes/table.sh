@@ -3,7 +3,8 @@
 #
 # Needs:    what the recipe's prepare.sh has written
 # Start:    recipes/table.sh TASK [--out out/TASK] [--seeds 1,2,3]      TASK: mt_iwslt16, lm_1b, dialog_dailydialog
-# Options:  --cells a,b        only these cells            --jobs 2       models trained side by side
+# Options:  --cells a,b        only these cells, or variants (CELL+NAME) that have options of their own behind --
+#           --jobs 2           models trained side by side
 #           --scale small      sizes for a laptop          --updates N    length of the training
 #           -- OPTION...       for fairseq-train, the same for all cells
 # Prints the table as Markdown at the end; OUT/table.md has it after every model. A cell that fails does not stop others.

@@ -129,8 +129,9 @@ def test_unknown_cells_and_missing_data(tmp_path: Path) -> None:
     (tmp_path / "binary").mkdir()
     message = refusal("mt_iwslt16/train.sh", "seq2seq-magic", "--out", tmp_path)
     assert "there is no cell 'seq2seq-magic'; there are" in message
-    assert message.split("NAME: ")[1].split() == TASKS["mt_iwslt16"].cells, "the same as in the table"
-    for name in ("seq2seq-magic+x", "seq2seq-kerbs+", "seq2seq-kerbs+../x", "seq2seq-kerbs+a b"):
+    assert message.split("'-': ")[1].split() == TASKS["mt_iwslt16"].cells, "the same as in the table"
+    two = "seq2seq-softmax seq2seq-mos"
+    for name in ("seq2seq-magic+x", "seq2seq-kerbs+", "seq2seq-kerbs+../x", "seq2seq-kerbs+a b", two, f"{two}+x"):
         assert f"there is no cell '{name}'" in refusal("mt_iwslt16/train.sh", name, "--out", tmp_path)
     assert "is not trained" in refusal("mt_iwslt16/evaluate.sh", "seq2seq-kerbs+x", "--out", tmp_path)
     assert "paper or small" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path, "--scale", "huge")
@@ -214,6 +215,7 @@ FAKE_TRAINING = """
 printf '<%s>' "$@" >>"$CALLS"; echo >>"$CALLS"
 echo '| valid | {"valid_ppl": "9.0"}'
 while [ "$1" != --save-dir ]; do shift; done
+flock --nonblock "$2/.lock" true 2>/dev/null && echo UNLOCKED >>"$CALLS"
 if [ -n "$FAIL" ]; then echo "CUDA out of memory"; exit 1; fi
 touch "$2/checkpoint_last.pt"; echo done training
 """
@@ -251,11 +253,6 @@ def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None
     other = started(script, *cell, "--", "--lr", "1", **environment)
     assert other.returncode == 1
     assert "was made with other options" in other.stderr
-    with (folder / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        busy = started(script, *cell, **environment)
-    assert busy.returncode == 1
-    assert "another process is at work on seq2seq-kerbs-static, seed 1" in busy.stderr
     variant = ("seq2seq-kerbs-static+lr1", *cell[1:], "--", "--lr", "1")
     assert started(script, *variant, **{**environment, "FAIL": ""}).returncode == 0
     assert (out / "runs" / "seq2seq-kerbs-static+lr1" / "seed_1" / "trained").exists(), "beside the cell itself"
@@ -265,6 +262,35 @@ def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None
     schedule = started(script, *cell, "--seed", 2, "--", "--lr-scheduler", "fixed", **{**environment, "FAIL": ""})
     assert schedule.returncode == 0
     assert "polynomial_decay" not in (tmp_path / "calls").read_text().splitlines()[-1]
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
+def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:
+    recipes, out = tmp_path / "recipes", tmp_path / "out"
+    shutil.copytree(RECIPES, recipes)
+    environment = fake(tmp_path / "bin", "fairseq-train", FAKE_TRAINING)
+    environment |= {"CALLS": str(tmp_path / "calls"), "FAIL": ""}
+    (out / "binary").mkdir(parents=True)
+    folder = out / "runs" / "gru-kerbs" / "seed_1"
+    folder.mkdir(parents=True)
+    train, evaluate = (recipes / "lm_1b" / name for name in ("train.sh", "evaluate.sh"))
+    with (folder / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        busy = started(train, "gru-kerbs", "--out", out, **environment)
+        assert busy.returncode == 1
+        assert "another process is at work on gru-kerbs, seed 1" in busy.stderr
+        assert [path.name for path in folder.iterdir()] == [".lock"], "and it wrote nothing there"
+    assert started(train, "gru-kerbs", "--out", out, **environment).returncode == 0
+    assert "UNLOCKED" not in (tmp_path / "calls").read_text(), "nobody else gets at it while it trains"
+    with (folder / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "trained before" in started(train, "gru-kerbs", "--out", out, **environment).stdout, "only read"
+        busy = started(evaluate, "gru-kerbs", "--out", out, **environment)
+        assert "another process" in busy.stderr
+        assert not (folder / "evaluation").exists()
+    fake(tmp_path / "bin", "flock", 'echo "flock: 11: Function not implemented" >&2; exit 65')
+    done = started(train, "gru-kerbs", "--out", out, "--seed", 2, **environment)
+    assert done.returncode == 0, "a file system without locks"
 
 
 # --- the scripts themselves

@@ -48,7 +48,9 @@ def softmax(path: Path, **more: Any) -> Path:
 
 
 def test_scores_settings_and_parameters(tmp_path: Path, made_up: Path) -> None:
-    (made_up.parent / "scores.json").write_text('{"bleu": 27.123456, "signature": "nrefs:1|tok:13a"}')
+    (made_up.parent / "scores.json").write_text(
+        '{"bleu": 27.123456, "signature": "nrefs:1|tok:13a", "parameters": 9, "valid_ppl": null}'
+    )
     plain = softmax(tmp_path / "plain" / "checkpoint.pt")
     kerbs, stock = gather([made_up, plain])
     assert kerbs.scores == {"bleu": "27.12", "signature": "nrefs:1|tok:13a"}
@@ -62,6 +64,8 @@ def test_scores_settings_and_parameters(tmp_path: Path, made_up: Path) -> None:
         "c.weight": torch.ones(4),
     }
     assert parameters_of(twice) == 20 + 4 + 4, "half precision saves a shared table as two"
+    shared, zero = torch.ones(7), torch.zeros(2, 3)
+    assert parameters_of({"a": shared, "b": shared, "c": zero, "d": zero.clone()}) == 7 + 6 + 6
     assert kerbs.parameters == 12 * 6 + 12  # statistics are not learned
     assert stock.settings == {"arch": "lstm", "dropout": "0.1"}
     assert kerbs.settings["kerbs-senses"] == "2.0"
@@ -354,7 +358,7 @@ def test_a_word_without_contexts_and_a_broken_model_are_told(text: Path, tmp_pat
     words = [line.split()[0] for line in (text / "dict.txt").read_text().splitlines()]
     rare = next(word for word in reversed(words) if not word.startswith("madeup"))
     page = report(path, "--data", text, "--word", rare, "-o", tmp_path / "out")
-    found = re.search(rf"Contexts of {re.escape(rare)}: it comes ([012]) times in these [\d,]+ tokens of valid", page)
+    found = re.search(rf"Contexts of {re.escape(rare)}: a plot needs 3, and there are [012] in [\d,]+ tokens", page)
     assert found, "nothing is left out silently"
     state = torch.load(path, weights_only=False)
     next(value for name, value in state["model"].items() if "embed_tokens" in name).fill_(torch.nan)

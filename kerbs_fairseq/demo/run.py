@@ -21,6 +21,7 @@ from kerbs_fairseq.demo.truth import Comparison, found_senses, kinds_of_words, m
 from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.tools import commands
 from kerbs_fairseq.tools.inspect import quiet
+from kerbs_fairseq.tools.learned import Unreadable
 
 MARK = "kerbs-demo.json"  # says that a folder was written by this command, and may be replaced by it
 
@@ -337,7 +338,7 @@ def main(argv: Optional[list[str]] = None) -> None:
         if not cells:
             sys.exit(f"kerbs-demo: --heads {' '.join(args.heads)} goes with --models {heads[0].only}")
         demo(args.out, cells, args.epochs, args.seed, args.jobs)
-    except commands.CommandFailed as error:
+    except (commands.CommandFailed, Unreadable) as error:
         sys.exit(f"kerbs-demo: {error}")
     except OSError as error:
         sys.exit(f"kerbs-demo: cannot write {args.out}: {error.strerror or error}")

@@ -1,6 +1,6 @@
 """The cells of the paper's tables, how we call them, and the figures printed there.
 
-A cell is called MODEL-HEAD or MODEL-HEAD-ABLATION; MODEL-HEAD+NAME is a variant of it, trained with options of its own.
+A cell is called MODEL-HEAD or MODEL-HEAD-ABLATION; CELL+NAME is a variant of it, trained with options of its own.
 """
 
 import re

@@ -1,6 +1,7 @@
 """The folders of trained models: what evaluation writes there, and reads again for comparisons."""
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ def references(out: Path) -> list[str]:
 def of_training(run: Run) -> dict[str, Any]:
     """What the log of its training says of a model, to stand beside its scores."""
     log = run.folder / "train.log"
-    return {"valid_ppl": best_valid_ppl(log), "parameters": parameters_of(log)}
+    ppl = best_valid_ppl(log)
+    return {"valid_ppl": ppl if math.isfinite(ppl) else None, "parameters": parameters_of(log)}
 
 
 def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def cells_of(text: Optional[str], task: Task) -> list[str]:
         if not task.has(name):
             raise BadOutput(
                 f"--cells: there is no cell {name!r}; there are {', '.join(task.cells)}, and variants of them, "
-                f"{task.cells[0]}+NAME"
+                f"{task.cells[0]}+NAME, with letters, digits, '.', '_' and '-' in the name"
             )
     return list(dict.fromkeys(asked))
 

@@ -67,9 +67,9 @@ def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
 
 
 def values_of(runs: Sequence[Run], name: str) -> list[float]:
-    """One of the scores, of all runs that have it."""
+    """One of the scores, of all runs that have it as a number."""
     found = [(run.scores or {}).get(name) for run in runs]
-    return [float(value) for value in found if value is not None]
+    return [float(value) for value in found if value is not None and math.isfinite(value)]
 
 
 def size_of(runs: Sequence[Run]) -> str:

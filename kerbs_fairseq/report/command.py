@@ -73,8 +73,9 @@ def report(args: argparse.Namespace, begin: Step) -> Path:
                     f"Contexts are from {contexts.tokens:,} tokens of {args.split}, not all: --tokens reads more."
                 )
             notes += [
-                f"Contexts of {main.learned.words[word]}: it comes {int(contexts.times[word])} times in these "
-                f"{contexts.tokens:,} tokens of {args.split}, a plot needs {FEWEST}: --tokens or --split reads more."
+                f"Contexts of {main.learned.words[word]}: a plot needs {FEWEST}, and there are "
+                f"{int(contexts.times[word])} in {contexts.tokens:,} tokens of {args.split}. "
+                f"{'Another --split' if contexts.whole else '--tokens'} may have more."
                 for word in words
                 if contexts.times[word] < FEWEST
             ]

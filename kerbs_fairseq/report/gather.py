@@ -134,15 +134,15 @@ def add_moves(run: Run, path: Optional[Path]) -> None:
 
 def parameters_of(model: dict[str, Any]) -> int:
     """How many numbers are learned; a table that two layers share counts once, also if it was saved twice."""
-    found: list[torch.Tensor] = []
+    found: dict[int, torch.Tensor] = {}
     for name, value in model.items():
         if not torch.is_tensor(value) or not value.is_floating_point() or any(part in name for part in NO_PARAMETERS):
             continue
-        # half precision and GPUs save a shared table as two; two matrices are not equal by chance
-        shared = (other for other in found if value.dim() == 2 and other.shape == value.shape)
-        if not any(torch.equal(value, other) for other in shared):
-            found.append(value)
-    return sum(value.numel() for value in found)
+        # half precision and GPUs save a shared table as two; two matrices of many values are not equal by chance
+        same = (other for other in found.values() if value.dim() == 2 and other.shape == value.shape)
+        if value.data_ptr() not in found and not any(torch.equal(value, other) and value.std() > 0 for other in same):
+            found[value.data_ptr()] = value
+    return sum(value.numel() for value in found.values())
 
 
 def settings_of(state: dict[str, Any]) -> dict[str, str]:
@@ -170,7 +170,7 @@ def text_of(value: Any) -> str:
 
 
 def scores_of(path: Path) -> dict[str, str]:
-    """What a recipe wrote beside the checkpoint: a flat object of names and numbers or texts."""
+    """What a recipe wrote beside the checkpoint: names and numbers or texts; parameters are counted by the report."""
     if not path.is_file():
         return {}
     try:
@@ -179,4 +179,5 @@ def scores_of(path: Path) -> dict[str, str]:
         raise Unreadable(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
         raise Unreadable(f"{path} is no object of names and scores")
-    return {str(name): f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in found.items()}
+    told = {str(name): value for name, value in found.items() if value is not None and name != "parameters"}
+    return {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in told.items()}
