@@ -66,14 +66,17 @@ train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of t
   options=("${@:2}" --seed "$SEED")
   [ "$head" = softmax ] || arch=${head}_$arch
   if [ "$head" = kerbs ]; then
-    [ -z "$UPDATES" ] || { every=$((UPDATES / 30 + 1)) after=$((UPDATES / 10)) until=$((UPDATES * 7 / 10)); }
-    [ "$ablation" != static ] || every=0
     criterion=kerbs_cross_entropy
-    options+=(--kerbs-seed "$SEED" --kerbs-reallocate-every "$every" --kerbs-reallocate-after "$after"
-      --kerbs-reallocate-until "$until")
+    options+=(--kerbs-seed "$SEED")
+    if [ "$ablation" = static ]; then # what says how senses move would be refused
+      options+=(--kerbs-reallocate-every 0)
+    else
+      [ -z "$UPDATES" ] || { every=$((UPDATES / 30 + 1)) after=$((UPDATES / 10)) until=$((UPDATES * 7 / 10)); }
+      options+=(--kerbs-reallocate-every "$every" --kerbs-reallocate-after "$after" --kerbs-reallocate-until "$until")
+      paths=(--kerbs-move-log "$RUN/moves.tsv")
+    fi
     [ "$ablation" != nokernel ] || options+=(--kerbs-kernel dot)
     [ "$ablation" != onesense ] || options+=(--kerbs-senses 1)
-    paths=(--kerbs-move-log "$RUN/moves.tsv")
   fi
   options+=(--criterion "$criterion" --no-epoch-checkpoints --log-format json --log-interval 100 "${MORE[@]}")
   [ -f "$RUN/trained" ] || lock_run # what is finished is only read

@@ -65,7 +65,8 @@ def test_translation_recipe(tmp_path: Path) -> None:
     assert "other settings" in refusal("mt_iwslt16/prepare.sh", *arguments[:-1], 95)
     shown = run(
         "table.sh", "mt_iwslt16", "--out", out, "--seeds", "1", "--scale", "small", "--updates", "3", "--jobs", "2",
-        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel", "--", *TINY_LSTM.split(),
+        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-onesense,seq2seq-kerbs-static",
+        "--", *TINY_LSTM.split(),
     )  # fmt: skip
     assert re.search(r"\| seq2seq \| softmax \| 0\.\d\d M \| 25\.91 \| ", shown)
     assert re.search(r"\| seq2seq \| KerBS w/o kernel \| 0\.\d\d M \| 26\.79 \| ", shown)
@@ -229,8 +230,8 @@ def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None
     out = tmp_path / "my out"
     (out / "binary").mkdir(parents=True)
     script = recipes / "mt_iwslt16" / "train.sh"
-    cell = ("seq2seq-kerbs-static", "--out", out, "--scale", "small", "--updates", 300)
-    folder = out / "runs" / "seq2seq-kerbs-static" / "seed_1"
+    cell = ("seq2seq-kerbs", "--out", out, "--scale", "small", "--updates", 300)
+    folder = out / "runs" / "seq2seq-kerbs" / "seed_1"
     failed = started(script, *cell, **environment)
     assert failed.returncode == 1
     assert "CUDA out of memory" in failed.stderr
@@ -242,7 +243,8 @@ def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None
     call = (tmp_path / "calls").read_text().splitlines()[-1]
     assert f"<--kerbs-move-log><{folder}/moves.tsv>" in call, "a path with a space stays one"
     for option in (
-        "<--kerbs-reallocate-every><0>",
+        "<--kerbs-reallocate-every><11>",
+        "<--kerbs-reallocate-until><210>",
         "<--kerbs-seed><1>",
         "<--max-update><300>",
         "<--warmup-updates><30>",
