@@ -14,7 +14,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["kerbs_fairseq", "kerbs_fairseq.*"]),
-    package_data={"kerbs_fairseq": ["py.typed", "functional/passes.cpp", "report/page.*"]},
+    package_data={"kerbs_fairseq": ["py.typed", "functional/backends/cpu.cpp", "report/page.*"]},
     python_requires=">=3.9",
     # fairseq itself is missing on purpose: its metadata demands an omegaconf that today's pip refuses, so it is
     # installed by `pip install --no-deps fairseq==0.12.2`, and what it really needs at run time stands here.
@@ -38,10 +38,10 @@ setup(
             "kerbs-corpus = kerbs_fairseq.corpora.command:main",
             "kerbs-evaluate = kerbs_fairseq.evaluation.command:main",
             "kerbs-table = kerbs_fairseq.evaluation.sweep:main",
-            "kerbs-average = kerbs_fairseq.tools.average:main",
-            "kerbs-doctor = kerbs_fairseq.tools.doctor:main",
-            "kerbs-inspect = kerbs_fairseq.tools.inspect:main",
-            "kerbs-rate = kerbs_fairseq.tools.rate:main",
+            "kerbs-average = kerbs_fairseq.cli.average:main",
+            "kerbs-doctor = kerbs_fairseq.cli.doctor:main",
+            "kerbs-inspect = kerbs_fairseq.inspection.command:main",
+            "kerbs-rate = kerbs_fairseq.human_evaluation.command:main",
             "kerbs-report = kerbs_fairseq.report.command:main",
             "kerbs-demo = kerbs_fairseq.demo.run:main",
             "kerbs-demo-corpus = kerbs_fairseq.demo.write:main",

@@ -14,9 +14,9 @@ import torch
 from fairseq.optim.adam import FairseqAdam
 
 import kerbs_fairseq  # noqa: F401  (mends fairseq)
-from kerbs_fairseq.glue.options import KerbsOptions
-from kerbs_fairseq.glue.reallocation import Reallocation
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
+from kerbs_fairseq.plugin.options import KerbsOptions
+from kerbs_fairseq.plugin.update_hook import Reallocation
 
 
 class Clock:

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks import timing
-from kerbs_fairseq.functional import choice
-from kerbs_fairseq.functional.fused import fused_loss
+from kerbs_fairseq.functional.backends import dispatch as choice
+from kerbs_fairseq.functional.chunked_loss import fused_loss
 from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.words import slots_of
 from kerbs_fairseq.modules import MixtureOfSoftmaxes

@@ -27,7 +27,7 @@ def loss_case(tokens: int, senses: int, features: int) -> float:
     """Growth of the peak in MiB."""
     import torch
 
-    from kerbs_fairseq.functional.fused import fused_loss
+    from kerbs_fairseq.functional.chunked_loss import fused_loss
     from kerbs_fairseq.functional.words import slots_of
 
     torch.manual_seed(0)

@@ -10,14 +10,14 @@ alone, stay importable all the same, and so does ``kerbs-doctor``.
 import sys
 
 from kerbs_fairseq import requirements
-from kerbs_fairseq.glue import compat
+from kerbs_fairseq.plugin import fairseq_patches as compat
 
 __version__ = "0.1.0"
 
 plugin_fault = compat.skip_fault() or requirements.fault()
 
 if plugin_fault is None:
-    from kerbs_fairseq.glue import plugin as plugin  # registers by being imported
+    from kerbs_fairseq.plugin import register as register  # registers by being imported
 elif "fairseq" in sys.modules:  # fairseq is importing us, through --user-dir: going on would only fail later
     requirements.stop(plugin_fault)
 else:

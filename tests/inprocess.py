@@ -9,7 +9,7 @@ from fairseq import models, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-from kerbs_fairseq.glue.twins import HEADS, SUPPORTED
+from kerbs_fairseq.plugin.models import HEADS, SUPPORTED
 
 SEQ2SEQ = (
     "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16 "

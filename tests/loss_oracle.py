@@ -8,7 +8,7 @@ import torch
 from test_kernel import THETAS, exact_by_theta, exact_k, exact_slope
 from torch import Tensor
 
-from kerbs_fairseq.functional.fused import fused_loss
+from kerbs_fairseq.functional.chunked_loss import fused_loss
 from kerbs_fairseq.functional.words import slots_of
 
 Loss = Callable[..., tuple[Tensor, Tensor, Tensor]]

@@ -8,7 +8,7 @@ import torch
 from conftest import PACKAGE, SMALL_LSTM, run, train
 from test_kerbs_commands import twin
 
-from kerbs_fairseq.tools import average
+from kerbs_fairseq.cli import average
 
 VECTORS, MAP, USAGE = (
     f"decoder.head.{name}" for name in ("senses.vectors", "senses.sense_to_word", "statistics.usage")

@@ -12,7 +12,7 @@ import torch
 from conftest import ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, start
 
 import kerbs_fairseq
-from kerbs_fairseq.glue import compat
+from kerbs_fairseq.plugin import fairseq_patches as compat
 
 EMA_PROGRAM = """
 import types

@@ -8,7 +8,7 @@ import pytest
 from conftest import start
 
 from kerbs_fairseq.demo import run as demo
-from kerbs_fairseq.tools import commands
+from kerbs_fairseq.runs import process as commands
 
 
 @pytest.mark.e2e

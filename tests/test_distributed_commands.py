@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, start, train
 
-from kerbs_fairseq.glue import compat
+from kerbs_fairseq.plugin import fairseq_patches as compat
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough]  # with KerBS: test_kerbs_commands.py
 

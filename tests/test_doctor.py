@@ -7,8 +7,8 @@ from conftest import ENVIRONMENT, start
 from test_requirements import pretend
 
 from kerbs_fairseq import requirements
-from kerbs_fairseq.glue import compat
-from kerbs_fairseq.tools import doctor
+from kerbs_fairseq.cli import doctor
+from kerbs_fairseq.plugin import fairseq_patches as compat
 
 pytestmark = pytest.mark.e2e
 

@@ -16,11 +16,11 @@ from loss_oracle import Loss, Problem, assert_close, oracle, problem
 from test_kernel import COSINES, THETAS, exact_k, exact_slope, precision, relative_error
 from torch import Tensor
 
-from kerbs_fairseq.functional import native
-from kerbs_fairseq.functional.choice import chunk_size
-from kerbs_fairseq.functional.fused import fused_loss
+from kerbs_fairseq.functional.backends import cpu as native
+from kerbs_fairseq.functional.backends.dispatch import chunk_size
+from kerbs_fairseq.functional.backends.torch import Columns, bend
+from kerbs_fairseq.functional.chunked_loss import fused_loss
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
-from kerbs_fairseq.functional.passes import Columns, bend
 from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.words import slots_of, word_log_probs
 
@@ -307,7 +307,7 @@ def test_hopeless_tokens_have_finite_losses_and_gradients(smoothing: float) -> N
 
 PEAK = """
 import resource, sys, torch
-from kerbs_fairseq.functional.fused import fused_loss
+from kerbs_fairseq.functional.chunked_loss import fused_loss
 from kerbs_fairseq.functional.words import slots_of
 S, d = 20_000, 32
 vectors = torch.randn(S, d, requires_grad=True)

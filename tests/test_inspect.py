@@ -10,10 +10,11 @@ from conftest import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train
 from fairseq.data import Dictionary
 from test_kerbs_commands import twin
 
-from kerbs_fairseq.functional.initial import initial_senses, map_of
+from kerbs_fairseq.functional.initialization import initial_senses, map_of
 from kerbs_fairseq.functional.kernel import KERNELS, released_theta
-from kerbs_fairseq.tools import findings, inspect
-from kerbs_fairseq.tools.learned import Unreadable, load
+from kerbs_fairseq.inspection import command as inspect
+from kerbs_fairseq.inspection import findings
+from kerbs_fairseq.inspection.learned import Unreadable, load
 
 WORDS = ["bank", "river", "money", "the"]
 FIRST = {"kerbs_senses": 2.0, "kerbs_min_senses": 1, "kerbs_max_senses": 4, "kerbs_init": "random", "kerbs_seed": 1}

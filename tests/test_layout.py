@@ -7,18 +7,22 @@ import pytest
 from conftest import PACKAGE
 
 # each room with the rooms of the package that it may import from
+CORE = {"functional", "modules", "allocation"}
 MAY_IMPORT = {
     "functional": set(),
     "modules": {"functional"},
-    "allocation": set(),
-    "glue": {"functional", "modules", "allocation"},
-    "corpora": set(),
-    "evaluation": {"corpora"},
-    "tools": {"functional", "modules", "allocation", "glue"},
-    "report": {"functional", "modules", "allocation", "glue", "tools"},
-    "demo": {"functional", "modules", "allocation", "glue", "tools", "report"},
+    "allocation": {"functional", "modules"},
+    "runs": set(),
+    "plugin": CORE | {"runs"},
+    "corpora": {"runs"},
+    "evaluation": {"corpora", "runs"},
+    "inspection": CORE | {"plugin", "runs"},
+    "human_evaluation": {"runs"},
+    "report": CORE | {"plugin", "runs", "inspection"},
+    "demo": CORE | {"plugin", "runs", "inspection", "report"},
+    "cli": CORE | {"plugin", "runs"},
 }
-WITHOUT_FAIRSEQ = {"functional", "modules", "allocation", "corpora", "evaluation"}
+WITHOUT_FAIRSEQ = CORE | {"runs", "corpora", "evaluation", "human_evaluation"}
 FILES = [path for room in MAY_IMPORT for path in sorted((PACKAGE / room).rglob("*.py"))]
 
 

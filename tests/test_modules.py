@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional import native
+from kerbs_fairseq.functional.backends import cpu as native
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax, MixtureOfSoftmaxes
 

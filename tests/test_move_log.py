@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kerbs_fairseq.glue.move_log import MoveLog, Row
+from kerbs_fairseq.plugin.move_log import MoveLog, Row
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kerbs_fairseq.functional import choice, compiled, native
-from kerbs_fairseq.functional.decode import WordScorer
-from kerbs_fairseq.functional.fused import fused_loss
+from kerbs_fairseq.functional.backends import compiled
+from kerbs_fairseq.functional.backends import cpu as native
+from kerbs_fairseq.functional.backends import dispatch as choice
+from kerbs_fairseq.functional.chunked_loss import fused_loss
+from kerbs_fairseq.functional.decoding import WordScorer
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
 from kerbs_fairseq.functional.words import slots_of, word_log_probs
 

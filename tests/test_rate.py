@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kerbs_fairseq.tools import rate, rating_cells, rating_sheet
+from kerbs_fairseq.human_evaluation import cells as rating_cells
+from kerbs_fairseq.human_evaluation import command as rate
+from kerbs_fairseq.human_evaluation import sheet as rating_sheet
 
 NAMES = ("kerbs", "plain_softmax", "mixture")
 Score = Callable[[int, str, str], str]  # rater, input, response

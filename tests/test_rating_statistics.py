@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kerbs_fairseq.tools import rating_statistics as statistics
+from kerbs_fairseq.human_evaluation import statistics
 
 
 def test_constant_thirds_are_seen_as_constant() -> None:

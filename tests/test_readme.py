@@ -6,7 +6,7 @@ import pytest
 from conftest import PACKAGE
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 
-from kerbs_fairseq.glue.options import KerbsOptions, MosOptions
+from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions
 
 ROOT = PACKAGE.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,9 +11,9 @@ from fairseq import metrics
 from inprocess import Run, batch, prepare, trainer
 
 from kerbs_fairseq.allocation import policy
+from kerbs_fairseq.allocation.parameter_rows import Rows
 from kerbs_fairseq.allocation.policy import Move
-from kerbs_fairseq.glue import reallocation
-from kerbs_fairseq.glue.rows import Rows
+from kerbs_fairseq.plugin import update_hook as reallocation
 
 KERBS = "--arch kerbs_lstm --criterion kerbs_cross_entropy --optimizer adam --lr 0.01 --kerbs-theta-init 0.3"
 OFTEN = "--kerbs-reallocate-every 2 --kerbs-reallocate-after 0"

@@ -78,7 +78,7 @@ def test_every_process_ends_with_the_same_map(pairs: Path, tmp_path: Path) -> No
         "import atexit, os, sys, torch\n"
         f"sys.path.insert(0, {str(PACKAGE.parent)!r})\n"
         "import kerbs_fairseq\n"
-        "from kerbs_fairseq.glue import reallocation\n"
+        "from kerbs_fairseq.plugin import update_hook as reallocation\n"
         "after_update = reallocation.Reallocation.after_update\n"
         "def watched(self, decoder, optimizer, update):\n"
         "    after_update(self, decoder, optimizer, update)\n"

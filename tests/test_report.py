@@ -14,15 +14,15 @@ from inprocess import LANGUAGE_MODELS, batch, prepare, trainer
 from test_inspect import WORDS, checkpoint, dictionary_folder
 from test_report_history import JSON_LOG, MOVES
 
+from kerbs_fairseq.inspection import findings
+from kerbs_fairseq.inspection.contexts import Reader
+from kerbs_fairseq.inspection.findings import rank_correlation
+from kerbs_fairseq.inspection.learned import load
 from kerbs_fairseq.report import command, compare, plots
 from kerbs_fairseq.report.drawing import INK, PALETTE, Picture, axes, inline, style
 from kerbs_fairseq.report.gather import gather, parameters_of
 from kerbs_fairseq.report.spaces import candidates, main_axes
 from kerbs_fairseq.report.vocabulary import vocabulary
-from kerbs_fairseq.tools import findings
-from kerbs_fairseq.tools.contexts import Reader
-from kerbs_fairseq.tools.findings import rank_correlation
-from kerbs_fairseq.tools.learned import load
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from kerbs_fairseq.inspection.learned import Unreadable
 from kerbs_fairseq.report import plots
 from kerbs_fairseq.report.history import from_checkpoint, read_log, read_moves
-from kerbs_fairseq.tools.learned import Unreadable
 
 MOVES = "update\tsense\tfrom_word\tto_word\tusage\tlog_accuracy\n"
 JSON_LOG = """\

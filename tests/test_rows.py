@@ -11,7 +11,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from torch import nn
 
-from kerbs_fairseq.glue.rows import Rows
+from kerbs_fairseq.allocation.parameter_rows import Rows
 
 WRAPPERS = {
     "plain": None,

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from test_modules import batch, layer
 from torch import nn
 
-from kerbs_fairseq.functional.initial import INITIAL_MAPS, INITIAL_VECTORS, initial_senses, initial_vectors, map_of
+from kerbs_fairseq.functional.initialization import (
+    INITIAL_MAPS,
+    INITIAL_VECTORS,
+    initial_senses,
+    initial_vectors,
+    map_of,
+)
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.functional.words import slots_of
-from kerbs_fairseq.modules.senses import SenseTable, SenseTableMisfit
+from kerbs_fairseq.modules.sense_table import SenseTable, SenseTableMisfit
 
 all_kernels = pytest.mark.parametrize("kernel", KERNELS)
 D, V, N = 6, 20, 9

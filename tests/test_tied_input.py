@@ -19,9 +19,9 @@ from inprocess import (
 )
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.inputs import usage_weights
-from kerbs_fairseq.glue.heads import features_of
-from kerbs_fairseq.modules.inputs import SenseInput
+from kerbs_fairseq.functional.input_embedding import usage_weights
+from kerbs_fairseq.modules.input_embedding import SenseInput
+from kerbs_fairseq.plugin.decoders import features_of
 
 FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
 RECURRENT = ("lstm", "lstm_lm", "gru_lm")

@@ -7,10 +7,10 @@ import torch
 from fairseq import models
 from inprocess import ARCHITECTURES, LANGUAGE_MODELS, TWINS, batch, decided, log_probs, prepare, search
 
-from kerbs_fairseq.functional import fused
-from kerbs_fairseq.glue import twins
-from kerbs_fairseq.glue.heads import features_of
-from kerbs_fairseq.glue.unsupported import REASONS
+from kerbs_fairseq.functional import chunked_loss as fused
+from kerbs_fairseq.plugin import models as twins
+from kerbs_fairseq.plugin.decoders import features_of
+from kerbs_fairseq.plugin.unsupported import REASONS
 
 FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
 FREE_OF_KERBS = {name for name in models.MODEL_REGISTRY if not name.startswith(("kerbs_", "mos_"))}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kerbs_fairseq.demo.truth import true_senses
-from kerbs_fairseq.tools.contexts import occurrences
-from kerbs_fairseq.tools.learned import Learned, load
+from kerbs_fairseq.inspection.contexts import occurrences
+from kerbs_fairseq.inspection.learned import Learned, load
 
 SPLITS = ("valid", "test")  # not trained on
 

@@ -19,9 +19,9 @@ from typing import Optional
 from kerbs_fairseq import __version__, plugin_fault
 from kerbs_fairseq.demo.truth import Comparison, found_senses, kinds_of_words, means_by_kind, true_senses
 from kerbs_fairseq.demo.write import write_corpus
-from kerbs_fairseq.tools import commands
-from kerbs_fairseq.tools.inspect import quiet
-from kerbs_fairseq.tools.learned import Unreadable
+from kerbs_fairseq.inspection.command import quiet
+from kerbs_fairseq.inspection.learned import Unreadable
+from kerbs_fairseq.runs import process as commands
 
 MARK = "kerbs-demo.json"  # says that a folder was written by this command, and may be replaced by it
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kerbs_fairseq.tools.findings import rank_correlation
+from kerbs_fairseq.inspection.findings import rank_correlation
 
 MAP = "decoder.head.senses.sense_to_word"
 

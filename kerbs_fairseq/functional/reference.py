@@ -5,7 +5,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.fused import Loss, epsilon_per_word
+from kerbs_fairseq.functional.chunked_loss import Loss, epsilon_per_word
 from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.functional.words import pick_own, word_log_probs
 
@@ -20,7 +20,7 @@ def reference_loss(
     kernel: str = "paper",
     smoothing: float = 0.0,
 ) -> Loss:
-    """The same as :func:`kerbs_fairseq.functional.fused.fused_loss`."""
+    """The same as :func:`kerbs_fairseq.functional.chunked_loss.fused_loss`."""
     scores = sense_scores(features, vectors, theta, kernel)  # (tokens, senses)
     log_probs = word_log_probs(scores, slots)  # (tokens, words)
     log_prob = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)

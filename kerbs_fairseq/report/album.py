@@ -6,12 +6,12 @@ from typing import Optional
 
 import torch
 
+from kerbs_fairseq.inspection.findings import IDLE, rank_correlation
+from kerbs_fairseq.inspection.learned import Learned
 from kerbs_fairseq.report import compare, plots
 from kerbs_fairseq.report.drawing import Picture
 from kerbs_fairseq.report.gather import Run
 from kerbs_fairseq.report.spaces import FEWEST, Contexts
-from kerbs_fairseq.tools.findings import IDLE, rank_correlation
-from kerbs_fairseq.tools.learned import Learned
 
 Part = tuple[str, Picture]  # the tab that it stands in
 

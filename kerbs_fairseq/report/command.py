@@ -13,14 +13,14 @@ from typing import Callable, Optional
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from kerbs_fairseq.inspection.command import quiet
+from kerbs_fairseq.inspection.learned import SPECIAL, Learned, Unreadable
 from kerbs_fairseq.report.album import album
 from kerbs_fairseq.report.drawing import save, style
 from kerbs_fairseq.report.gather import Run, gather
 from kerbs_fairseq.report.page import page, write
 from kerbs_fairseq.report.spaces import FEWEST, Contexts, candidates, chosen, read_contexts
 from kerbs_fairseq.report.vocabulary import WITH_NEAREST, vocabulary
-from kerbs_fairseq.tools.inspect import quiet
-from kerbs_fairseq.tools.learned import SPECIAL, Learned, Unreadable
 
 NAME = "kerbs-report"
 PAGE = "index.html"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from matplotlib.figure import Figure
 
+from kerbs_fairseq.inspection.learned import SPECIAL
 from kerbs_fairseq.report.drawing import axes, colour, marker, plain_numbers
 from kerbs_fairseq.report.gather import Run
-from kerbs_fairseq.tools.learned import SPECIAL
 
 LINES = {"KerBS": "-", "MoS": "-.", "softmax": "--"}
 

@@ -9,8 +9,8 @@ from typing import Any, Optional
 
 import torch
 
+from kerbs_fairseq.inspection.learned import HEAD, Learned, Unreadable, learned_of, read
 from kerbs_fairseq.report.history import History, from_checkpoint, read_log, read_moves
-from kerbs_fairseq.tools.learned import HEAD, Learned, Unreadable, learned_of, read
 
 NO_PARAMETERS = (".statistics.", "_float_tensor", ".version")  # floats of the state that are not learned
 # what the table of settings shows, from whichever part of fairseq's configuration

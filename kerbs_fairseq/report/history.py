@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from kerbs_fairseq.glue.move_log import Row
-from kerbs_fairseq.tools.learned import Unreadable
+from kerbs_fairseq.inspection.learned import Unreadable
+from kerbs_fairseq.plugin.move_log import Row
 
 Curve = dict[int, float]  # a value after so many updates
 

@@ -9,10 +9,10 @@ from string import Template
 from typing import Any, Optional
 
 from kerbs_fairseq import __version__
+from kerbs_fairseq.inspection import findings
+from kerbs_fairseq.inspection.learned import Learned
 from kerbs_fairseq.report.drawing import Picture, inline
 from kerbs_fairseq.report.gather import Run
-from kerbs_fairseq.tools import findings
-from kerbs_fairseq.tools.learned import Learned
 
 TITLES = {
     "overview": "Overview", "compare": "Compare", "training": "Training", "senses": "Senses", "widths": "Widths",

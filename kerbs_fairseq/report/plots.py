@@ -10,11 +10,11 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from kerbs_fairseq.functional.kernel import curvature
+from kerbs_fairseq.inspection.findings import IDLE
+from kerbs_fairseq.inspection.learned import SPECIAL, Learned
 from kerbs_fairseq.report.drawing import INK, axes, colour, marker, plain_numbers
 from kerbs_fairseq.report.history import History
 from kerbs_fairseq.report.spaces import Contexts, main_axes
-from kerbs_fairseq.tools.findings import IDLE
-from kerbs_fairseq.tools.learned import SPECIAL, Learned
 
 QUANTILES = (0.05, 0.5, 0.95)
 ENOUGH = 5  # contexts of a word whose spread means something

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kerbs_fairseq.tools.findings import by_frequency
-from kerbs_fairseq.tools.learned import SPECIAL, Learned
+from kerbs_fairseq.inspection.findings import by_frequency
+from kerbs_fairseq.inspection.learned import SPECIAL, Learned
 
 EXAMPLES = 3  # sentences for a sense
 FEWEST, MOST_KEPT = 3, 400  # contexts of a word for a plot
@@ -87,7 +87,7 @@ def read_contexts(
     progress: Callable[[float], None] = lambda part: None,
 ) -> Contexts:
     """Go through a split with the model, up to ``tokens`` tokens of it; contexts of the words ``keep`` are kept."""
-    from kerbs_fairseq.tools.contexts import Reader  # loads fairseq and all its models
+    from kerbs_fairseq.inspection.contexts import Reader  # loads fairseq and all its models
 
     reader = Reader(checkpoint, data, split)
     wanted = torch.ones(model.n_words, dtype=torch.bool)
@@ -122,7 +122,7 @@ def read_contexts(
 
 def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], found: Any) -> None:
     """Keep the likeliest sentences for each sense; a sentence that many share is kept once."""
-    from kerbs_fairseq.tools.contexts import AROUND, around
+    from kerbs_fairseq.inspection.contexts import AROUND, around
 
     texts: dict[tuple[int, int], int] = {}
     sentences: dict[int, tuple[str, ...]] = {}

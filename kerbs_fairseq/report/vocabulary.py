@@ -7,9 +7,9 @@ from typing import Any, Callable, Optional
 import torch
 from torch.nn import functional
 
+from kerbs_fairseq.inspection.findings import by_frequency
+from kerbs_fairseq.inspection.learned import Learned
 from kerbs_fairseq.report.spaces import Contexts
-from kerbs_fairseq.tools.findings import by_frequency
-from kerbs_fairseq.tools.learned import Learned
 
 NEAREST = 4
 WITH_NEAREST = 2000  # words, the most frequent: for all senses of a large vocabulary it would take minutes

@@ -1,0 +1,1 @@
+"""Console commands that belong to no other package."""

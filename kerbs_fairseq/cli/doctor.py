@@ -1,0 +1,126 @@
+"""``kerbs-doctor``: what is installed, which fixes to fairseq are in force and why, and what is wrong.
+
+Exit code 0 if all is well, 1 if not.
+"""
+
+import argparse
+import importlib
+import platform
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Optional
+
+import kerbs_fairseq
+from kerbs_fairseq import requirements
+from kerbs_fairseq.plugin import fairseq_patches as compat
+from kerbs_fairseq.runs import process as commands
+
+OTHER_PACKAGES = ("numpy", "rich", "sacrebleu", "sentencepiece", "regex", "bitarray", "tqdm")
+COMMANDS = ("preprocess", "train", "generate", "interactive", "eval-lm", "validate", "hydra-train")
+WIDTH = 100
+
+
+def versions() -> Iterator[str]:
+    """Python and the packages, a line each."""
+    yield f"{'python':<20}{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield f"{'kerbs-fairseq':<20}{kerbs_fairseq.__version__}"
+    for need in requirements.NEEDS:
+        found = requirements.version_of(need.package) or "missing"
+        yield f"{need.package:<20}{found:<16}{need.range()}"
+    for package in OTHER_PACKAGES:
+        yield f"{package:<20}{requirements.version_of(package) or 'missing'}"
+
+
+def fixes() -> Iterator[str]:
+    """Every fix with its state and its reason."""
+    boot = "active" if "_kerbs_fairseq_boot" in sys.modules and sys.version_info >= (3, 11) else "off"
+    reason = "Python >= 3.11 refuses the dataclasses of fairseq's configuration: 'import fairseq' fails with ValueError"
+    yield from entry("boot shim", boot, reason)
+    applied = set() if kerbs_fairseq.plugin_fault else set(kerbs_fairseq.register.applied)
+    for fix in compat.FIXES:
+        if fix.name in applied:
+            state = "active"
+        elif fix.name in compat.skipped():
+            state = f"left out by {compat.SKIP_VARIABLE}"
+        else:
+            state = "off: the plugin is" if kerbs_fairseq.plugin_fault else "off: not needed here"
+        yield from entry(fix.name, state, fix.reason)
+
+
+def entry(name: str, state: str, reason: str) -> Iterator[str]:
+    """A fix: name and state on one line, the reason wrapped below."""
+    yield f"{name:<20}{state}"
+    yield from textwrap.wrap(reason, WIDTH, initial_indent=" " * 22, subsequent_indent=" " * 22)
+
+
+def devices() -> Iterator[str]:
+    """What torch can compute on."""
+    try:
+        torch = importlib.import_module("torch")
+    except Exception as error:  # a broken torch is what this command is for
+        yield f"torch cannot be imported: {type(error).__name__}: {error}"
+        return
+    native = importlib.import_module("kerbs_fairseq.functional.backends.cpu")
+    yield f"cpu, {torch.get_num_threads()} threads; KerBS on it: {native.native().reason}"
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            memory = torch.cuda.get_device_properties(i).total_memory / 2**30
+            yield f"cuda:{i}, {torch.cuda.get_device_name(i)}, {memory:.0f} GiB"
+    else:
+        yield "no CUDA device: give --cpu or train on the CPU as it is; --fp16 and --bf16 need a GPU"
+
+
+def problems() -> Iterator[str]:
+    """What is wrong, each with what to do."""
+    faults = requirements.faults()
+    yield from faults
+    if kerbs_fairseq.plugin_fault and kerbs_fairseq.plugin_fault not in faults:
+        yield kerbs_fairseq.plugin_fault
+    for package in OTHER_PACKAGES:
+        if requirements.version_of(package) is None:
+            yield f"{package} is not installed: pip install {package}"
+    if requirements.version_of("fairseq") is not None:
+        missing = [f"fairseq-{name}" for name in COMMANDS if commands.find(f"fairseq-{name}") is None]
+        if missing:
+            yield f"commands not found: {', '.join(missing)}: {requirements.REINSTALL}"
+    if kerbs_fairseq.plugin_fault is None:
+        for extension in ("fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast"):
+            try:
+                importlib.import_module(extension)
+            except ImportError as error:
+                yield (
+                    f"{extension}, a compiled part of fairseq, does not load ({error}): with a C++ compiler installed, "
+                    "pip install --no-cache-dir --force-reinstall --no-deps fairseq==0.12.2"
+                )
+        if compat.skipped():
+            yield f"fixes are left out: unset {compat.SKIP_VARIABLE} unless you mean it"
+
+
+def report() -> tuple[str, int]:
+    """The whole report and the number of problems."""
+    found = list(problems())
+    sections = {
+        "Versions (and what is supported)": versions(),
+        "Fixes to fairseq": fixes(),
+        "Devices": devices(),
+        "Use": iter([f"fairseq-train DATA --user-dir {commands.user_dir()} ..."]),
+        f"{len(found)} problem{'s' * (len(found) != 1)}" if found else "All is well.": iter(found),
+    }
+    blocks = ["\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in sections.items()]
+    return "\n\n".join(blocks), len(found)
+
+
+def main(argv: Optional[list[str]] = None) -> None:
+    """Run the command."""
+    argparse.ArgumentParser(
+        prog="kerbs-doctor",
+        description="Show versions, the fixes made to fairseq and why, devices, and what is wrong. Exit code 0 or 1.",
+    ).parse_args(argv)
+    text, count = report()
+    print(text)
+    sys.exit(1 if count else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Human evaluation: blinded rating sheets and what they say."""

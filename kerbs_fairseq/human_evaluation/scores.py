@@ -1,0 +1,181 @@
+"""From filled rating sheets and their key to scores: who gave which response how much."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from kerbs_fairseq.human_evaluation import cells
+from kerbs_fairseq.human_evaluation.cells import Unusable
+from kerbs_fairseq.human_evaluation.sheet import FORMAT, KEY, checksum
+
+SCALE = (0, 1, 2)
+SCORE = re.compile(r"([012])(?:[.,]0*)?")
+LISTED = 20
+FOREIGN = "response ids that are not of this study (is it the key of these sheets?)"
+TWICE = "responses that occur twice (two copies of a sheet?)"
+MOVED = "texts that belong to another response id (was a column sorted without the others?)"
+INVALID = "scores other than 0, 1 and 2"
+
+
+class Scores(NamedTuple):
+    """Every score of a study: ``of[id]`` is that of the response ``key["responses"][id]``."""
+
+    key: dict[str, Any]
+    of: dict[str, int]
+    missing: int
+
+    @property
+    def systems(self) -> list[str]:
+        """All systems, in the order in which they were given."""
+        return list(self.key["systems"])
+
+    @property
+    def raters(self) -> list[int]:
+        """The raters who gave any score."""
+        return sorted({self.key["responses"][name]["rater"] for name in self.of})
+
+    def by_system(self) -> dict[str, dict[int, dict[int, int]]]:
+        """{system: {set: {rater: score}}}; the score of a shared response counts for each of its systems."""
+        found: dict[str, dict[int, dict[int, int]]] = {system: {} for system in self.systems}
+        for name, score in self.of.items():
+            response = self.key["responses"][name]
+            for system in response["systems"]:
+                found[system].setdefault(response["set"], {})[response["rater"]] = score
+        return found
+
+    def by_response(self) -> list[list[int]]:
+        """The scores of each response, from all who rated it; a shared response is one."""
+        found: dict[tuple[int, str], list[int]] = {}
+        for name, score in self.of.items():
+            response = self.key["responses"][name]
+            found.setdefault((response["set"], response["response"]), []).append(score)
+        return list(found.values())
+
+
+def read_key(path: Path) -> dict[str, Any]:
+    """The key of a study, unchanged since it was written."""
+    try:
+        key = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unusable(f"cannot read the key {path}: {error.strerror or error}") from None
+    except ValueError:
+        raise Unusable(f"{path} is no key of kerbs-rate: it is not JSON") from None
+    if not isinstance(key, dict) or "kerbs-rate" not in key:
+        raise Unusable(f"{path} is no key of kerbs-rate")
+    if key["kerbs-rate"] != FORMAT:
+        raise Unusable(f"{path} was written by another version of kerbs-rate")
+    if key.get("checksum") != checksum(key):
+        raise Unusable(f"{path} was changed after it was written: take it from a backup")
+    return key
+
+
+def listed(problem: str, lines: list[str]) -> Unusable:
+    """An error with one line for each place, or for the first ones."""
+    more = [f"… and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
+    return Unusable("\n  ".join([f"{problem}:", *lines[:LISTED], *more]))
+
+
+def unseen(key: dict[str, Any], name: str) -> str:
+    """Where a response should be that is in no sheet."""
+    return f"rater {key['responses'][name]['rater']}, in no sheet"
+
+
+def places(at: list[tuple[str, int]]) -> list[str]:
+    """A line for each file, with its rows as ranges; row 0 stands for no row, and is counted."""
+    rows: dict[str, list[int]] = {}
+    for file, row in at:
+        rows.setdefault(file, []).append(row)
+    lines = []
+    for file, numbers in rows.items():
+        runs: list[list[int]] = []
+        for row in sorted(numbers):
+            if runs and row == runs[-1][-1] + 1:
+                runs[-1][1:] = [row]
+            else:
+                runs.append([row])
+        ranges = ", ".join("-".join(map(str, run)) for run in runs)
+        lines.append(f"{file}, row {ranges}" if any(numbers) else f"{file}: {len(numbers)}")
+    return lines
+
+
+def cell(row: dict[str, str], column: str) -> str:
+    """A cell without space around; empty where a row is too short."""
+    return row.get(column, "").strip()
+
+
+def misplaced(key: dict[str, Any], name: str, row: dict[str, str]) -> bool:
+    """Whether the texts of a row are those of another row: a column was sorted without the others."""
+    own = key["responses"][name]
+    mates = [other for other in key["responses"].values() if other["rater"] == own["rater"]]
+
+    def text(response: dict[str, Any], column: str) -> str:
+        plain = key["sets"][response["set"] - 1]["input"] if column == cells.INPUT else response["response"]
+        return cells.loose(plain)
+
+    for column in (cells.INPUT, cells.RESPONSE):
+        found = cells.loose(cells.unescape(cell(row, column)))
+        if found and found != text(own, column) and any(found == text(other, column) for other in mates):
+            return True
+    return False
+
+
+def problem_of(key: dict[str, Any], row: dict[str, str], at: dict[str, tuple[str, int]]) -> Optional[tuple[str, str]]:
+    """What is wrong with a row and the words to show, if anything is; ``at`` has the ids seen so far."""
+    name, score = cell(row, cells.ID), cell(row, cells.SCORE)
+    if name not in key["responses"]:
+        return FOREIGN, repr(name)
+    if name in at:
+        return TWICE, "{} is also in {}, row {}".format(name, *at[name])
+    if misplaced(key, name, row):
+        return MOVED, name
+    if score and not SCORE.fullmatch(score):
+        return INVALID, repr(score)
+    return None
+
+
+def read(paths: list[Path], key: dict[str, Any], partial: bool = False) -> Scores:
+    """The scores of all sheets; errors list every place that is wrong."""
+    scores: dict[str, int] = {}
+    at: dict[str, tuple[str, int]] = {}
+    problems: dict[str, list[str]] = {}
+    for path in paths:
+        for number, row in cells.read(path):
+            problem = problem_of(key, row, at)
+            if problem:
+                problems.setdefault(problem[0], []).append(f"{path.name}, row {number}: {problem[1]}")
+                continue
+            name, score = cell(row, cells.ID), cell(row, cells.SCORE)
+            at[name] = (path.name, number)
+            if score:
+                scores[name] = int(score[0])
+    for kind in (FOREIGN, TWICE, MOVED, INVALID):
+        if kind in problems:
+            raise listed(kind, problems[kind])
+    absent = [name for name in key["responses"] if name not in scores]
+    if absent and not partial:
+        what = f"{len(absent)} scores are missing (--partial goes on without them)"
+        raise listed(what, places([at.get(name, (unseen(key, name), 0)) for name in absent]))
+    if not scores:
+        raise Unusable("no sheet has any score")
+    return Scores(key, scores, len(absent))
+
+
+def sheets_in(folder: Path) -> list[Path]:
+    """The sheets of a study's folder."""
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
+    if not found:
+        raise Unusable(f"{folder} has no sheets (rater_1.csv, …)")
+    return found
+
+
+def load(paths: list[Path], key: Optional[Path] = None, partial: bool = False) -> Scores:
+    """The scores of a study's folder, or of sheets named one by one with their key."""
+    if len(paths) == 1 and paths[0].is_dir():
+        return read(sheets_in(paths[0]), read_key(key or paths[0] / KEY), partial)
+    folders = [path for path in paths if path.is_dir()]
+    if folders:
+        raise Unusable(f"{folders[0]} is a folder: give one folder, or sheets alone")
+    if key is None:
+        raise Unusable("sheets named one by one need their key: --key key.json")
+    return read(paths, read_key(key), partial)

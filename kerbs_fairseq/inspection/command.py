@@ -1,0 +1,222 @@
+"""``kerbs-inspect CHECKPOINT``: what a trained KerBS model has learned, in the terminal or as JSON.
+
+Words by number of senses (Table 5 of the paper), words that won and lost most senses, θ of wide and narrow words
+(Figure 3), idle senses; with --word one word in detail, and with --data the contexts in which each sense is meant.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kerbs_fairseq.inspection import findings
+from kerbs_fairseq.inspection.learned import Learned, Unreadable, load
+
+NAME = "kerbs-inspect"
+BAR = 20  # characters of the longest bar
+
+
+def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="of a model trained with --arch kerbs_…")
+    parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")
+    parser.add_argument("--split", default="valid", help="part of --data that contexts come from (valid)")
+    parser.add_argument("--word", action="append", default=[], help="this word in detail; may be repeated")
+    parser.add_argument(
+        "--group", action="append", default=[], metavar="NAME=WORD,WORD,…", help="θ of a group of words; repeatable"
+    )
+    parser.add_argument("--contexts", type=int, default=3, help="contexts to show for each sense (3)")
+    parser.add_argument("--samples", type=int, default=8, help="words to show in each list (8)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(argv)
+
+
+def inspect(args: argparse.Namespace) -> dict[str, Any]:
+    """Everything that was asked for, as plain data."""
+    for name in ("contexts", "samples"):
+        if getattr(args, name) < 1:
+            raise Unreadable(f"--{name} {getattr(args, name)}: at least 1")
+    model = load(args.checkpoint, args.data)
+    found = findings.everything(model, args.samples)
+    found["groups"] = {}
+    for text in args.group:
+        name, is_there, words = text.partition("=")
+        if not is_there or not words:
+            raise Unreadable(f"--group {text}: write it as NAME=WORD,WORD")
+        found["groups"][name] = findings.group(model, words.split(","))
+    found["words"] = [findings.word_in_detail(model, word) for word in args.word]
+    if args.data and args.word:
+        add_contexts(found["words"], model, args)
+    return found
+
+
+def add_contexts(words: list[dict[str, Any]], model: Learned, args: argparse.Namespace) -> None:
+    """To each sense the sentences in which it is the likeliest, and how often it was."""
+    from kerbs_fairseq.inspection.contexts import occurrences  # loads fairseq and all its models
+
+    at = {model.find(word["word"]): word for word in words}
+    senses = {sense["sense"]: sense for word in words for sense in word["senses"]}
+    for sense in senses.values():
+        sense["contexts"], sense["meant"] = [], 0
+    for seen in occurrences(args.checkpoint, args.data, args.split, list(at)):
+        sense = senses[seen.sense]
+        sense["meant"] += 1
+        sense["contexts"].append({"probability": seen.probability, "text": marked(seen.sentence, seen.position)})
+    for sense in senses.values():
+        sense["contexts"] = sorted(sense["contexts"], key=lambda c: -c["probability"])[: args.contexts]
+
+
+def marked(sentence: Sequence[str], position: int) -> str:
+    """The sentence with the word in question between » and «."""
+    words = [f"»{word}«" if i == position else word for i, word in enumerate(sentence)]
+    return " ".join(word for word in words if word != "</s>")
+
+
+# --- the terminal
+
+
+def table(title: str, *columns: str) -> Table:
+    """Numbers to the right, the rest to the left."""
+    built = Table(title=title, box=None, pad_edge=False)
+    for column in columns:
+        built.add_column(column.strip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    return built
+
+
+def row(built: Table, *cells: object) -> None:
+    """Numbers with three digits, words as they are."""
+    built.add_row(*(Text(f"{cell:.3f}" if isinstance(cell, float) else str(cell)) for cell in cells))
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """Print tables."""
+    model = found["model"]
+    console.print(
+        f"{model['senses']} senses of {model['words']} words, {model['features']} features, kernel {model['kernel']}, "
+        f"{model['updates']} updates, {model['moves']} moves", highlight=False,
+    )  # fmt: skip
+    if not model["named"]:
+        console.print("No dictionary found: words are shown by number. --data FOLDER names them.", style="yellow")
+    tables = [senses_table(found), *movers_tables(found), *theta_tables(found), idle_table(found)]
+    for one in tables + [word_table(word) for word in found["words"]]:
+        title, one.title = one.title, None  # a title of the table itself would be wrapped to its width
+        console.print()
+        console.print(Text(str(title), style="bold"))
+        console.print(one)
+
+
+def senses_table(found: dict[str, Any]) -> Table:
+    """Words by number of senses."""
+    built = table("Senses per word", ">senses", ">words", "", "such as")
+    most = max(1, *(line["words"] for line in found["senses_per_word"]))
+    for line in found["senses_per_word"]:
+        bar = "█" * math.ceil(BAR * line["words"] / most)
+        row(built, line["senses"], line["words"], bar, " ".join(line["samples"]))
+    return built
+
+
+def movers_tables(found: dict[str, Any]) -> list[Table]:
+    """Words that won and lost."""
+    built = table("Most moved", "", "word", ">senses at the start", ">now")
+    for what, lines in found["movers"].items():
+        for line in lines:
+            row(built, what, line["word"], line["from"], line["to"])
+    return [built] if built.row_count else []
+
+
+def theta_tables(found: dict[str, Any]) -> list[Table]:
+    """θ: quantiles, extremes, groups."""
+    theta = found["theta"]
+    groups = table("Groups", "group", ">words", ">θ", ">spread", ">senses a word")
+    for name, line in found["groups"].items():
+        row(groups, name, len(line["words"]), line["theta"], line["spread"], line["senses"])
+    of_groups = [groups] if found["groups"] else []
+    if not theta:
+        return of_groups
+    quantiles = table("θ of all senses", *(f">{name}" for name in theta["quantiles"]))
+    row(quantiles, *theta["quantiles"].values())
+    extremes = table("Words by θ (a larger θ is a wider kernel)", "largest", ">θ", "smallest", ">θ")
+    for a, b in zip(theta["largest"], theta["smallest"]):
+        row(extremes, a["word"], a["theta"], b["word"], b["theta"])
+    return [quantiles, extremes, *of_groups]
+
+
+def idle_table(found: dict[str, Any]) -> Table:
+    """Senses without use."""
+    idle = found["idle"]
+    title = (
+        f"Idle senses: {idle['senses']} ({idle['share']:.1%}), with less than {findings.IDLE:.0%} of their word's usage"
+    )
+    built = table(title, "word", ">idle", ">of")
+    for line in idle["words"]:
+        row(built, line["word"], line["idle"], line["of"])
+    return built
+
+
+def word_table(word: dict[str, Any]) -> Table:
+    """One word in detail."""
+    count = "" if word["count"] is None else f", {word['count']} times in training"
+    columns = [">sense", ">θ", ">share of usage", ">length", "nearest senses of other words"]
+    with_contexts = any("contexts" in sense for sense in word["senses"])
+    built = table(f"{word['word']}{count}", *columns, *([">meant", "where"] if with_contexts else []))
+    for sense in word["senses"]:
+        near = ", ".join(f"{other['word']} {other['cosine']:.2f}" for other in sense["nearest"])
+        cells = [sense["sense"], sense["theta"], sense["share"], sense["length"], near]
+        if with_contexts:
+            cells += [sense["meant"], "\n".join(c["text"] for c in sense["contexts"])]
+        row(built, *cells)
+    return built
+
+
+def without_nan(found: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(found, dict):
+        return {name: without_nan(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [without_nan(value) for value in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without fairseq's chatter, and torch's."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def main(argv: Optional[list[str]] = None) -> None:
+    """Run the command."""
+    args = arguments(argv)
+    try:
+        with quiet():
+            found = inspect(args)
+    except Unreadable as problem:
+        sys.exit(f"{NAME}: {problem}")
+    if args.json:
+        print(json.dumps(without_nan(found), indent=1))
+    else:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal may not know θ, or the words
+        show(found, Console(width=None if sys.stdout.isatty() else 120))
+
+
+if __name__ == "__main__":
+    main()

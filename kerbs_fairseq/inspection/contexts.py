@@ -1,0 +1,137 @@
+"""Real contexts of words: every time a word is the target, which of its senses is the likely one, and the sentence."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import checkpoint_utils, utils
+from torch import Tensor
+
+import kerbs_fairseq  # noqa: F401  (mends fairseq and registers the twins)
+from kerbs_fairseq.functional.input_embedding import own_vectors, posterior_weights
+from kerbs_fairseq.inspection.learned import Unreadable
+from kerbs_fairseq.plugin.decoders import features_of
+
+TOKENS = 4000  # of a batch
+AROUND = 15  # words before and after that make a context: language models read in blocks
+
+
+class Occurrence(NamedTuple):
+    """One time that a word was to be predicted."""
+
+    word: int
+    sense: int  # the likely one
+    probability: float  # of it among the senses of the word
+    feature: Tensor  # (d,)
+    sentence: tuple[str, ...]  # or the part of it around the word
+    position: int  # in this part
+    line: int  # of the split; of a block, if a language model reads in blocks
+    column: int  # the word of the line
+
+
+class Found(NamedTuple):
+    """The n times that wanted words are targets in a batch."""
+
+    rows: Tensor  # (n,)
+    columns: Tensor  # (n,)
+    words: Tensor  # (n,)
+    features: Tensor  # (n, d)
+    senses: Tensor  # (n,): the likely ones
+    probabilities: Tensor  # (n,): of them among the senses of their words
+
+
+class Reader:
+    """A model together with a split of a preprocessed corpus."""
+
+    def __init__(self, checkpoint: Path, data: Path, split: str) -> None:
+        try:
+            (self.model,), _, self.task = checkpoint_utils.load_model_ensemble_and_task(
+                [str(checkpoint)], arg_overrides={"data": str(data)}
+            )
+        except Exception as error:  # fairseq raises whatever comes: other dictionaries, missing files
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise Unreadable(f"the model cannot be loaded together with --data {data}: {reason}") from None
+        try:
+            self.task.load_dataset(split)
+        except Exception as error:
+            reason = "" if isinstance(error, FileNotFoundError) else f" ({error})"
+            raise Unreadable(f"--data {data} has no {split} that can be read{reason}: choose another --split") from None
+        self.split = split
+        self.model.eval()
+
+    @property
+    def dictionary(self) -> Any:
+        """Of the target."""
+        return self.task.target_dictionary
+
+    def batches(self, tokens: int = TOKENS, shuffle: bool = False) -> Iterator[dict[str, Any]]:
+        """The split in batches of at most ``tokens``; shuffled always the same way."""
+        dataset = self.task.dataset(self.split)
+        longest = max((int(dataset.num_tokens(i)) for i in range(len(dataset))), default=0)
+        found = self.task.get_batch_iterator(
+            dataset,
+            max_tokens=max(tokens, longest),  # a language model may read in blocks that are longer than a batch
+            max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
+            ignore_invalid_inputs=True,
+            seed=1,
+        )
+        yield from (batch for batch in found.next_epoch_itr(shuffle=shuffle) if batch)
+
+    @torch.no_grad()
+    def find(self, batch: dict[str, Any], wanted: Tensor) -> Found:
+        """Where in a batch words are targets that are ``wanted`` (words,), and which senses are meant."""
+        with features_of(self.model.decoder):
+            features = self.model(**batch["net_input"])[0]  # (sentences, length, d)
+        if not bool(torch.isfinite(features).all()):
+            raise Unreadable(
+                "the model computes NaN or infinities: its training went wrong; take an earlier checkpoint"
+            )
+        table = self.model.decoder.head.senses
+        rows, columns = wanted[batch["target"]].nonzero(as_tuple=True)
+        words = batch["target"][rows, columns]
+        own, chosen = table.slots[words], features[rows, columns]
+        theta = None if table.theta is None else table.theta[own.clamp_min(0)]
+        weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, own, table.kernel)
+        best = weights.argmax(1, keepdim=True)
+        return Found(rows, columns, words, chosen, own.gather(1, best).squeeze(1), weights.gather(1, best).squeeze(1))
+
+    def sentence(self, batch: dict[str, Any], row: int) -> tuple[str, ...]:
+        """The words of one target."""
+        tokens = batch["target"][row]
+        return tuple(self.dictionary[t] for t in tokens[tokens != self.dictionary.pad()].tolist())
+
+    def position(self, batch: dict[str, Any], row: int, column: int) -> int:
+        """Which of these words a column is: padding may be on the left."""
+        return int((batch["target"][row, :column] != self.dictionary.pad()).sum())
+
+
+def around(sentence: tuple[str, ...], position: int) -> tuple[tuple[str, ...], int]:
+    """The part of a sentence around a word, and the word's place in it."""
+    first, last = max(0, position - AROUND), position + AROUND + 1
+    return sentence[first:last], position - first
+
+
+def occurrences(checkpoint: Path, data: Path, split: str, words: Sequence[int]) -> Iterator[Occurrence]:
+    """Go through a split of a preprocessed corpus with the model."""
+    reader = Reader(checkpoint, data, split)
+    wanted = torch.zeros(len(reader.dictionary), dtype=torch.bool)
+    wanted[list(words)] = True
+    for batch in reader.batches():
+        if bool(wanted[batch["target"]].any()):
+            yield from in_batch(reader, batch, reader.find(batch, wanted))
+
+
+def in_batch(reader: Reader, batch: dict[str, Any], found: Found) -> Iterator[Occurrence]:
+    """What was found in one batch, one by one."""
+    sentences: dict[int, tuple[str, ...]] = {}
+    rows, columns, words, senses, probabilities = (
+        part.tolist() for part in (found.rows, found.columns, found.words, found.senses, found.probabilities)
+    )
+    for i, (row, column) in enumerate(zip(rows, columns)):
+        if row not in sentences:
+            sentences[row] = reader.sentence(batch, row)
+        word = reader.position(batch, row, column)
+        part, position = around(sentences[row], word)
+        line = int(batch["id"][row])
+        yield Occurrence(words[i], senses[i], probabilities[i], found.features[i], part, position, line, word)

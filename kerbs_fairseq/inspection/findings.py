@@ -1,0 +1,156 @@
+"""What there is to say of a trained KerBS model, as plain Python data: for the terminal, for JSON and for reports."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from kerbs_fairseq.inspection.learned import SPECIAL, Learned
+
+IDLE = 0.01  # a sense with less than this share of its word's usage
+
+
+def overview(model: Learned) -> dict[str, Any]:
+    """The model in numbers."""
+    S, d = model.vectors.shape
+    kept = (
+        "kerbs_senses",
+        "kerbs_min_senses",
+        "kerbs_max_senses",
+        "kerbs_strategy",
+        "kerbs_init_vectors",
+        "kerbs_input",
+    )
+    return {
+        "words": model.n_words,
+        "senses": S,
+        "features": d,
+        "kernel": model.kernel,
+        "updates": model.updates,
+        "moves": model.moves,
+        "options": {name: str(model.options[name]) for name in kept if name in model.options},
+        "named": model.counts is not None,
+    }
+
+
+def by_number(model: Learned, samples: int = 8) -> list[dict[str, Any]]:
+    """Table 5 of the paper: how many words have so many senses, and the most frequent of them."""
+    numbers, order = model.numbers, by_frequency(model)
+    found = []
+    for n in range(1, int(numbers.max()) + 1):
+        words = [model.words[i] for i in order if int(numbers[i]) == n]
+        found.append({"senses": n, "words": int((numbers[SPECIAL:] == n).sum()), "samples": words[:samples]})
+    return found
+
+
+def by_frequency(model: Learned) -> list[int]:
+    """Words, most frequent first; special symbols left out."""
+    how_often = model.seen if model.counts is None else model.counts.float()
+    order = torch.argsort(how_often, descending=True, stable=True).tolist()
+    return [i for i in order if i >= SPECIAL]
+
+
+def movers(model: Learned, most: int = 8) -> dict[str, list[dict[str, Any]]]:
+    """The words that have won and lost most senses since the start; empty if the start cannot be known."""
+    first = model.first_numbers()
+    if first is None:
+        return {}
+    change = model.numbers - first
+    order = by_frequency(model)
+
+    def best(sign: int) -> list[dict[str, Any]]:
+        chosen = sorted((i for i in order if sign * int(change[i]) > 0), key=lambda i: -sign * int(change[i]))[:most]
+        return [{"word": model.words[i], "from": int(first[i]), "to": int(model.numbers[i])} for i in chosen]
+
+    return {"won": best(1), "lost": best(-1)}
+
+
+def widths(model: Learned, most: int = 8) -> dict[str, Any]:
+    """θ over all senses, by number of senses, and the words with the widest and the narrowest (Figure 3)."""
+    if model.kernel == "dot":
+        return {}
+    theta, of_word = model.theta, model.word_theta()
+    seen = model.seen > 0
+    order = [i for i in by_frequency(model) if seen[i]]
+    ranked = sorted(order, key=lambda i: float(of_word[i]), reverse=True)
+    points = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+    quantiles = torch.quantile(theta, torch.tensor(points)).tolist()
+
+    def named(chosen: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"word": model.words[i], "theta": float(of_word[i])} for i in chosen]
+
+    return {
+        "quantiles": dict(zip((f"{100 * p:g}%" for p in points), quantiles)),
+        "by_senses": {n: float(of_word[model.numbers == n].mean()) for n in model.numbers.unique().tolist()},
+        "largest": named(ranked[:most]),
+        "smallest": named(ranked[::-1][:most]),
+    }
+
+
+def group(model: Learned, words: Sequence[str]) -> dict[str, Any]:
+    """θ and senses of a group of words."""
+    at = [model.find(word) for word in words]
+    of_word = model.word_theta()[at]
+    return {
+        "words": list(words),
+        "theta": float(of_word.mean()),
+        "spread": float(of_word.std(unbiased=False)),
+        "senses": float(model.numbers[at].float().mean()),
+    }
+
+
+def idle(model: Learned, most: int = 8) -> dict[str, Any]:
+    """Senses that their words hardly use."""
+    unused = (model.share < IDLE).nonzero().flatten()
+    numbers = torch.bincount(model.sense_to_word[unused], minlength=model.n_words)
+    order = sorted((i for i in by_frequency(model) if numbers[i]), key=lambda i: -int(numbers[i]))
+    return {
+        "senses": len(unused),
+        "share": len(unused) / len(model.sense_to_word),
+        "words": [{"word": model.words[i], "idle": int(numbers[i]), "of": int(model.numbers[i])} for i in order[:most]],
+    }
+
+
+def word_in_detail(model: Learned, word: str, nearest: int = 5) -> dict[str, Any]:
+    """One word: its senses with θ, share of usage, length and the nearest senses of other words."""
+    at = model.find(word)
+    unit = functional.normalize(model.vectors)
+    senses = []
+    for sense in model.senses_of(at):
+        cosines = unit @ unit[sense]
+        cosines[model.sense_to_word == at] = -2
+        best = torch.topk(cosines, min(nearest, int((cosines > -2).sum()))).indices.tolist()
+        senses.append(
+            {
+                "sense": sense,
+                "theta": float(model.theta[sense]),
+                "share": float(model.share[sense]),
+                "length": float(model.vectors[sense].norm()),
+                "nearest": [
+                    {"word": model.words[int(model.sense_to_word[j])], "cosine": float(cosines[j])} for j in best
+                ],
+            }
+        )
+    count = None if model.counts is None else int(model.counts[at])
+    return {"word": word, "count": count, "theta": float(model.word_theta()[at]), "senses": senses}
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Spearman's, of two columns of equal length; 0 if one is the same everywhere, or too short to say."""
+    from scipy.stats import spearmanr
+
+    if len(a) < 3 or len(set(a)) < 2 or len(set(b)) < 2:
+        return 0.0
+    return float(spearmanr(a, b).statistic)
+
+
+def everything(model: Learned, samples: int = 8) -> dict[str, Any]:
+    """All but words in detail."""
+    return {
+        "model": overview(model),
+        "senses_per_word": by_number(model, samples),
+        "movers": movers(model, samples),
+        "theta": widths(model, samples),
+        "idle": idle(model, samples),
+    }

@@ -1,0 +1,107 @@
+"""The decoder's input embedding, tied to the senses: in the place of an ``nn.Embedding``."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+
+from kerbs_fairseq.functional.input_embedding import own_vectors, posterior_weights, usage_weights, weighted
+from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
+
+INPUTS = ("untied", "usage", "posterior")
+
+
+class Gathered(NamedTuple):
+    """What some words are made of: their senses (..., k), the vectors (..., k, d) and θ (..., k), None for ``dot``."""
+
+    own: Tensor
+    vectors: Tensor
+    theta: Optional[Tensor]
+
+    def steps(self) -> "list[Gathered]":
+        """(batch, length, ...) as one (batch, 1, ...) for each step."""
+        parts = [[None] * self.own.size(1) if x is None else x.split(1, 1) for x in self]
+        return [Gathered(*step) for step in zip(*parts)]
+
+    def detached(self) -> "Gathered":
+        """The same without gradients."""
+        return Gathered(self.own, self.vectors.detach(), None if self.theta is None else self.theta.detach())
+
+    def without_first(self) -> "Gathered":
+        """(batch, length, ...) from the second step on."""
+        return Gathered(self.own[:, 1:], self.vectors[:, 1:], None if self.theta is None else self.theta[:, 1:])
+
+
+class SenseInput(nn.Module):
+    """Words (...) → input vectors (..., d), made of the sense vectors of an output layer; it has nothing of its own.
+
+    The senses of a word are weighted by how much each is used, or, inside :meth:`given`, as said there. The word
+    ``padding_idx`` has one sense, which learns nothing from being an input, as in ``nn.Embedding``.
+    """
+
+    head: KernelizedBayesianSoftmax
+
+    def __init__(
+        self, head: KernelizedBayesianSoftmax, padding_idx: Optional[int] = None, choice: str = "usage"
+    ) -> None:
+        super().__init__()
+        # how the senses are weighted is part of what a model has learned, so a checkpoint says it
+        self.register_buffer("choice_id", torch.tensor(INPUTS.index(choice)))
+        self.__dict__["head"] = head  # not a submodule: its parameters belong to the output layer
+        self.padding_idx, self.embedding_dim, self.num_embeddings = padding_idx, head.in_features, head.n_words
+        self._padding_sense: tuple[Optional[Tensor], Optional[int]] = (None, None)
+        self._given: tuple[Optional[Gathered], Optional[Tensor], Optional[Tensor]] = (None, None, None)
+
+    def gather(self, tokens: Tensor) -> Gathered:
+        """What the words (...) are made of; once for all steps, as its backward pass fills a whole table."""
+        table = self.head.senses
+        own, theta = table.slots[tokens], table.theta
+        vectors = own_vectors(table.vectors, own, self.padding_sense())
+        return Gathered(own, vectors, None if theta is None else theta[own.clamp_min(0)])
+
+    def padding_sense(self) -> Optional[int]:
+        """The sense of the padding word; looked up again only when the map has changed, as it waits for the device."""
+        slots = self.head.senses.slots
+        if self._padding_sense[0] is not slots:
+            self._padding_sense = slots, None if self.padding_idx is None else int(slots[self.padding_idx, 0])
+        return self._padding_sense[1]
+
+    def prior(self, words: Gathered) -> Tensor:
+        """Weights (..., k) where nothing is known of the context."""
+        return usage_weights(self.head.statistics.usage, words.own)
+
+    def posterior(self, contexts: Tensor, words: Gathered) -> Tensor:
+        """Weights (..., k) from the contexts (..., d) that were asked to predict the words."""
+        return posterior_weights(contexts, words.vectors, words.theta, words.own, self.head.senses.kernel)
+
+    @contextlib.contextmanager
+    def given(
+        self,
+        words: Optional[Gathered] = None,
+        weights: Optional[Tensor] = None,
+        contexts: Optional[Tensor] = None,
+    ) -> Iterator[None]:
+        """Within this context the ``words`` are gathered already, if there are any.
+
+        They are weighted by ``weights`` (..., k), by the posterior given ``contexts`` (..., d), or by usage.
+        """
+        self._given = words, weights, contexts
+        try:
+            yield
+        finally:
+            self._given = None, None, None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(...) → (..., d)."""
+        words, weights, contexts = self._given
+        if words is None:
+            words = self.gather(tokens)
+        if weights is None:
+            weights = self.prior(words) if contexts is None else self.posterior(contexts, words)
+        return weighted(weights, words.vectors)
+
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        return f"{self.num_embeddings} words, {self.embedding_dim} features, tied to the senses"

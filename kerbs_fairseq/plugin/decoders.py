@@ -1,0 +1,209 @@
+"""Output layers for fairseq decoders: how each is built from the options and put in the place of the softmax."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+
+from kerbs_fairseq.modules.input_embedding import INPUTS
+from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
+from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
+from kerbs_fairseq.plugin.options import KerbsOptions
+from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.plugin.tied_input import TiedInput
+from kerbs_fairseq.plugin.update_hook import Reallocation
+
+logger = logging.getLogger(__name__)
+
+PROJECTIONS = ("output_projection", "fc_out")  # what Transformers and LSTMs call their last matrix
+
+
+class HeadDecoder:
+    """Mixed into the class of a decoder: its output layer is ``self.head``, which gives log-probabilities.
+
+    fairseq normalises what a decoder returns by a softmax, which leaves log-probabilities as they are, so scoring,
+    beam search, sampling with a temperature and ensembles need nothing else.
+    """
+
+    head: nn.Module
+    mark: str  # a name that only the state of this head has
+    gives_features = False
+
+    def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
+        """(..., d) → log P (..., words), or the features themselves inside :func:`features_of`."""
+        return features if self.gives_features else self.head_log_prob(features)
+
+    def head_log_prob(self, features: Tensor) -> Tensor:
+        """Log P of every word: (..., d) → (..., words)."""
+        raise NotImplementedError  # each head's own
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
+        """Check a checkpoint before it is loaded."""
+        before = set(state_dict)
+        state_dict = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
+        if f"{name}.head.{self.mark}" not in state_dict:
+            refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
+        for projection in PROJECTIONS:  # fairseq puts a shared one back, which this decoder may not have
+            key = f"{name}.{projection}.weight"
+            if key not in before and getattr(self, projection, None) is None:
+                state_dict.pop(key, None)
+        return state_dict
+
+
+def check_shapes(model: nn.Module, state_dict: dict[str, Any]) -> None:
+    """Refuse a checkpoint that has a parameter of another shape: mostly one with other dictionaries."""
+    for name, here in model.state_dict().items():
+        saved = state_dict.get(name)
+        if isinstance(saved, Tensor) and saved.shape != here.shape:
+            refuse(
+                f"the checkpoint does not fit: {name} is {tuple(saved.shape)} in it and {tuple(here.shape)} in the "
+                "model: use the dictionaries (the data folder) and the options of the model that it was trained with"
+            )
+
+
+@contextlib.contextmanager
+def features_of(decoder: HeadDecoder) -> Iterator[None]:
+    """Within this context the decoder returns features (..., d) in place of log-probabilities."""
+    decoder.gives_features = True
+    try:
+        yield
+    finally:
+        decoder.gives_features = False
+
+
+def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor]:
+    """(name, weight (words, d)) of a decoder's own last matrix; the name is None if it is its input embedding."""
+    for name in PROJECTIONS:
+        layer = getattr(decoder, name, None)
+        if layer is not None:
+            if not isinstance(layer, nn.Linear):
+                refuse(f"the decoder's {name} is a {type(layer).__name__}, not a plain matrix: it cannot be replaced")
+            return name, layer.weight
+    if getattr(decoder, "share_input_output_embed", False):
+        embedding: Any = decoder.embed_tokens
+        return None, embedding.weight
+    refuse(f"{type(decoder).__name__} has no output projection that could be replaced")
+
+
+# options that have no effect with another one, and so are refused if they are given
+WITHOUT_EFFECT = (
+    ("kerbs_kernel", "dot", ("kerbs_theta_init", "kerbs_theta_bound")),
+    ("kerbs_kernel", "released", ("kerbs_theta_bound",)),
+    ("kerbs_reference", "True", ("kerbs_chunk",)),
+    (
+        "kerbs_reallocate_every",
+        "0",
+        (
+            "kerbs_reallocate_after",
+            "kerbs_reallocate_until",
+            "kerbs_threshold",
+            "kerbs_strategy",
+            "kerbs_moved_vector",
+            "kerbs_move_log",
+        ),
+    ),
+    ("kerbs_strategy", "released", ("kerbs_threshold", "kerbs_moved_vector")),
+)
+
+
+def check_options(args: Any) -> None:
+    """Refuse options that would be ignored."""
+    defaults = KerbsOptions()
+    for option, value, useless in WITHOUT_EFFECT:
+        for name in useless if str(getattr(args, option)) == value else ():
+            given_value, default = getattr(args, name), getattr(defaults, name)
+            if given_value != default and str(given_value) != str(default):  # a choice may be an enum or its text
+                given, other = (f"--{n.replace('_', '-')}" for n in (name, option))
+                refuse(f"{given} has no effect with {other}{'' if value == 'True' else ' ' + value}: leave it out")
+
+
+class KerbsDecoder(TiedInput, HeadDecoder):
+    """A decoder whose output layer is KerBS."""
+
+    head: KernelizedBayesianSoftmax
+    mark = "senses.vectors"
+    reallocation: Reallocation
+
+    def head_log_prob(self, features: Tensor) -> Tensor:
+        """Log P of every word: (..., d) → (..., words)."""
+        return self.head.log_prob(features)
+
+    def build_head(self, args: Any, dictionary: Any) -> None:
+        """Take the softmax away and put KerBS there, with senses that start from the vectors of the softmax."""
+        name, weight = projection_of(self)  # type: ignore[arg-type]
+        if getattr(self, "share_input_output_embed", False):
+            self.explain_sharing(args)
+        check_options(args)
+        self.reallocation = Reallocation.from_options(args)
+        try:
+            self.head = KernelizedBayesianSoftmax(
+                weight.size(1),
+                len(dictionary),
+                senses=args.kerbs_senses,
+                min_senses=args.kerbs_min_senses,
+                max_senses=args.kerbs_max_senses,
+                init=str(args.kerbs_init),
+                init_vectors=str(args.kerbs_init_vectors),
+                kernel=str(args.kerbs_kernel),
+                theta_init=args.kerbs_theta_init,
+                theta_bound=args.kerbs_theta_bound,
+                counts=torch.tensor(dictionary.count[: len(dictionary)]),
+                single=[dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk()],
+                word_vectors=weight.detach(),
+                chunk=args.kerbs_chunk,
+                reference=args.kerbs_reference,
+                seed=args.kerbs_seed,
+                decay=args.kerbs_decay,
+            )
+        except ValueError as error:
+            refuse(f"{error}. See the --kerbs-… options in --help")
+        if name is not None:
+            delattr(self, name)
+        self.tie_input(args)
+
+    def explain_sharing(self, args: Any) -> None:
+        """A line for the log: what shared embeddings mean here."""
+        cloned = str(args.kerbs_init_vectors) != "random"
+        start = "start from the shared table" if cloned else "start on their own, with --kerbs-init-vectors random"
+        if str(args.kerbs_input) == "untied":
+            rest = "and then learn on their own; input embeddings shared with the encoder stay shared"
+        else:
+            rest = "and are the decoder's input too (--kerbs-input)"
+            if getattr(args, "share_all_embeddings", False):
+                rest += "; the encoder keeps a table of its own"
+        logger.info("shared embeddings: the sense vectors %s %s", start, rest)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
+        """Refuse a checkpoint with another vocabulary or number of senses."""
+        state_dict = super().upgrade_state_dict_named(state_dict, name)
+        problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.") or self.head.statistics.misfit(
+            state_dict, f"{name}.head.statistics."
+        )
+        saved = INPUTS[int(state_dict.get(f"{name}.embed_tokens.choice_id", 0))]
+        if saved != self.input_choice:
+            problem = problem or f"the checkpoint has the input {saved}, the model has {self.input_choice}"
+        if problem:
+            refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
+        return state_dict
+
+
+class MosDecoder(HeadDecoder):
+    """A decoder whose output layer is a mixture of softmaxes, all with the decoder's own last matrix."""
+
+    head: MixtureOfSoftmaxes
+    mark = "latent.weight"
+
+    def head_log_prob(self, features: Tensor) -> Tensor:
+        """Log P of every word: (..., d) → (..., words)."""
+        return self.head.log_prob(features, super(HeadDecoder, self).output_layer)  # type: ignore[misc]
+
+    def build_head(self, args: Any, dictionary: Any) -> None:
+        """Put the mixture between the features and the last matrix."""
+        _, weight = projection_of(self)  # type: ignore[arg-type]
+        try:
+            self.head = MixtureOfSoftmaxes(weight.size(1), args.mos_components)
+        except ValueError as error:
+            refuse(f"--mos-components: {error}")

@@ -1,0 +1,284 @@
+"""Run-time fixes for fairseq 0.12.2 on today's torch and numpy: every change to fairseq is in this file.
+
+A fix is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
+names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the fixes and why each one is active.
+``KERBS_FAIRSEQ_SKIP_FIXES=name,name`` leaves some out, to see what a fix is good for or whether it is to blame.
+"""
+
+import importlib
+import os
+import types
+import warnings
+from importlib import metadata
+from typing import Any, Callable, NamedTuple, Optional
+
+from kerbs_fairseq.plugin.refusal import refuse
+
+SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
+MARK = "_kerbs_fairseq_fixes"  # the set of applied fixes, kept on the fairseq package: survives a second copy of us
+
+
+class Fix(NamedTuple):
+    """One repair: what breaks without it (for people), whether it is needed here, and how it is made."""
+
+    name: str
+    reason: str
+    needed: Callable[[], bool]
+    make: Callable[[], None]
+
+
+def view_of(module: types.ModuleType, **changed: Any) -> types.ModuleType:
+    """A stand-in for ``module`` with some attributes changed, to be seen by one importing module only."""
+    view = types.ModuleType(module.__name__, f"{module.__name__}, as kerbs_fairseq shows it to fairseq")
+    view.__dict__.update(changed)
+    view.__dict__["__getattr__"] = lambda name: getattr(module, name)
+    return view
+
+
+# --- torch.load -------------------------------------------------------------------------------------------------------
+
+
+def _load_refuses_objects() -> bool:
+    import torch
+
+    return tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 6)
+
+
+def _load_whole_checkpoints() -> None:
+    import torch
+
+    def load(*args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("weights_only", False)
+        return torch.load(*args, **kwargs)
+
+    for name in ("fairseq.checkpoint_utils", "fairseq.distributed.utils"):
+        module: Any = importlib.import_module(name)
+        module.torch = view_of(module.torch, load=load)
+
+
+# --- the encoder's fast path ------------------------------------------------------------------------------------------
+
+
+def _fast_path_wants_mask_type() -> bool:
+    import torch
+
+    if not hasattr(torch, "_transformer_encoder_layer_fwd"):
+        return False
+    schema = torch.ops.aten._transformer_encoder_layer_fwd.default._schema
+    return any(argument.name == "mask_type" for argument in schema.arguments)
+
+
+def _no_encoder_fast_path() -> None:
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+    init = TransformerEncoderLayerBase.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        init(self, *args, **kwargs)
+        self.can_use_fastpath = False
+
+    TransformerEncoderLayerBase.__init__ = __init__
+
+
+# --- numpy ------------------------------------------------------------------------------------------------------------
+
+
+def _numpy_lost_old_names() -> bool:
+    import numpy as np
+
+    return tuple(int(n) for n in np.__version__.split(".")[:2]) >= (1, 24)
+
+
+def _old_numpy_names() -> None:
+    import numpy as np
+
+    def percentile(*args: Any, interpolation: str = "linear", **kwargs: Any) -> Any:
+        kwargs.setdefault("method", interpolation)
+        return np.percentile(*args, **kwargs)
+
+    old = view_of(np, int=int, compat=types.SimpleNamespace(long=int), percentile=percentile)
+    for name in ("data_utils", "language_pair_dataset", "token_block_dataset"):
+        module: Any = importlib.import_module(f"fairseq.data.{name}")
+        module.np = old
+
+
+# --- hydra ------------------------------------------------------------------------------------------------------------
+
+
+def _hydra_complains() -> bool:
+    return tuple(int(n) for n in metadata.version("hydra-core").split(".")[:2]) >= (1, 1)
+
+
+def _quiet_hydra() -> None:
+    warnings.filterwarnings("ignore", module=r"hydra\.")
+    # raised on behalf of whoever called fairseq, so only the text tells it
+    warnings.filterwarnings("ignore", message=r"\s*'config' is validated against ConfigStore schema")
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def _always() -> bool:
+    return True  # the fault is fairseq's own, whatever is installed beside it
+
+
+def _ddp_on_cpu() -> None:
+    from fairseq.models import distributed_fairseq_model
+
+    wrap = distributed_fairseq_model.DistributedDataParallel
+
+    def DistributedDataParallel(module: Any, **kwargs: Any) -> Any:  # noqa: N802  (the name that fairseq looks up)
+        if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+            kwargs.update(device_ids=None, output_device=None)
+        return wrap(module, **kwargs)
+
+    distributed_fairseq_model.DistributedDataParallel = DistributedDataParallel
+
+
+def _ema_copies_integers() -> None:
+    from fairseq.models.ema.ema import EMA
+
+    init = EMA.__init__
+
+    def __init__(  # noqa: N807
+        self: Any, model: Any, config: Any, device: Any = None, skip_keys: Any = None
+    ) -> None:
+        integers = {key for key, value in model.state_dict().items() if not value.is_floating_point()}
+        init(self, model, config, device, set(skip_keys or ()) | integers)
+
+    EMA.__init__ = __init__
+
+
+def _ema_follows_moves() -> None:
+    from fairseq.models.ema.ema import EMA
+
+    from kerbs_fairseq.modules.sense_table import MAP_NAME
+    from kerbs_fairseq.plugin.update_hook import follow_moves
+
+    step = EMA._step_internal
+
+    def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
+        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
+        step(self, new_model, updates)
+        for state in (self.model.state_dict(), self.fp32_params) if before else ():
+            follow_moves(state, new_model.state_dict(), before)
+
+    EMA._step_internal = _step_internal
+
+
+def _call_after_updates() -> None:
+    from fairseq.tasks import FairseqTask
+
+    from kerbs_fairseq.plugin.update_hook import hooked
+
+    FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
+
+
+def _explain_adaptive_loss() -> None:
+    from fairseq.criterions.adaptive_loss import AdaptiveLoss
+
+    forward = AdaptiveLoss.forward
+
+    def explained(self: Any, model: Any, sample: Any, reduce: bool = True) -> Any:
+        if getattr(model.decoder, "adaptive_softmax", None) is None:
+            refuse(
+                "--criterion adaptive_loss trains models with an adaptive softmax, and this one has another output "
+                "layer: choose another criterion, kerbs_cross_entropy for a kerbs_ architecture"
+            )
+        return forward(self, model, sample, reduce)
+
+    AdaptiveLoss.forward = explained
+
+
+FIXES = (
+    Fix(
+        "checkpoint-load",
+        "torch >= 2.6 loads only tensors unless told otherwise, and a fairseq checkpoint holds its settings as well: "
+        "resume, generate, validate, eval-lm and from_pretrained stop with 'Weights only load failed'",
+        _load_refuses_objects,
+        _load_whole_checkpoints,
+    ),
+    Fix(
+        "encoder-fast-path",
+        "torch >= 1.13 wants an argument that fairseq's Transformer encoder does not give to its inference kernel: "
+        "generate stops with 'Mask Type should be defined'. The plain path computes the same",
+        _fast_path_wants_mask_type,
+        _no_encoder_fast_path,
+    ),
+    Fix(
+        "numpy-names",
+        "numpy >= 1.24 has no np.int, >= 2.0 no np.compat, >= 2.4 no percentile(interpolation=): language-model data "
+        "with --sample-break-mode eos, --num-batch-buckets and span masks stop with an AttributeError or TypeError",
+        _numpy_lost_old_names,
+        _old_numpy_names,
+    ),
+    Fix(
+        "hydra-warnings",
+        "hydra-core >= 1.1 prints five warnings at every command about the way in which fairseq calls it, and hides "
+        "what matters behind them; they are left out",
+        _hydra_complains,
+        _quiet_hydra,
+    ),
+    Fix(
+        "ddp-on-cpu",
+        "fairseq gives torch's DistributedDataParallel a device id even for a model on the CPU, which it refuses: "
+        "--ddp-backend c10d works on GPUs only",
+        _always,
+        _ddp_on_cpu,
+    ),
+    Fix(
+        "ema-integers",
+        "--store-ema multiplies every buffer by the decay, also integers such as a map from senses to words: it stops "
+        'with "result type Float can\'t be cast to Long". Integers are copied, not averaged',
+        _always,
+        _ema_copies_integers,
+    ),
+    Fix(
+        "ema-moves",
+        "--store-ema averages the weights that a sense had before and after it moved to another word, which belong to "
+        "different words: a moved sense's average begins again",
+        _always,
+        _ema_follows_moves,
+    ),
+    Fix(
+        "update-hook",
+        "fairseq has no place for what is to be done once after each update of the parameters, which is when senses "
+        "move: the step of a task calls it",
+        _always,
+        _call_after_updates,
+    ),
+    Fix(
+        "adaptive-loss",
+        "--criterion adaptive_loss with a model that has no adaptive softmax stops with an empty AssertionError and a "
+        "crash checkpoint; it is refused with a line that says what to change",
+        _always,
+        _explain_adaptive_loss,
+    ),
+)
+
+
+def skipped() -> set[str]:
+    """The names that the environment variable leaves out."""
+    return {name.strip() for name in os.environ.get(SKIP_VARIABLE, "").split(",") if name.strip()}
+
+
+def skip_fault() -> Optional[str]:
+    """What is wrong with that variable, or None: an unknown name is an error, not silence."""
+    unknown = skipped() - {fix.name for fix in FIXES}
+    if not unknown:
+        return None
+    known = ", ".join(fix.name for fix in FIXES)
+    return f"{SKIP_VARIABLE} names no such fix: {', '.join(sorted(unknown))} (there are {known})"
+
+
+def apply() -> list[str]:
+    """Make every fix that is needed and not made yet; the names of all that are now in force, in order."""
+    import fairseq
+
+    made: set[str] = fairseq.__dict__.setdefault(MARK, set())
+    left_out = skipped()
+    for fix in FIXES:
+        if fix.name not in made and fix.name not in left_out and fix.needed():
+            fix.make()
+            made.add(fix.name)
+    return [fix.name for fix in FIXES if fix.name in made]

@@ -1,0 +1,141 @@
+"""Twins: for every fairseq architecture X of the supported models, ``kerbs_X`` and ``mos_X`` with X's own defaults."""
+
+import functools
+from dataclasses import dataclass, fields
+from typing import Any, Callable, Optional
+
+from fairseq import models
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models.lstm import LSTMModel
+from fairseq.models.lstm_lm import LSTMLanguageModel
+
+from kerbs_fairseq.plugin.decoders import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes
+from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions
+from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.plugin.unsupported import REASONS
+
+SUPPORTED = ("transformer", "transformer_align", "bart", "lstm", "transformer_lm", "lstm_lm", "gru_lm")
+LSTM_CUTOFF = "10000,50000,200000"
+HEADS: dict[str, tuple[type[HeadDecoder], type[FairseqDataclass]]] = {
+    "kerbs": (KerbsDecoder, KerbsOptions),
+    "mos": (MosDecoder, MosOptions),
+}
+
+
+def decoder_class(base: type, head: type) -> type:
+    """The class of a decoder with another output layer."""
+    return type(f"{head.__name__.removesuffix('Decoder')}{base.__name__}", (head, base), {"__module__": __name__})
+
+
+def check_no_adaptive_softmax(args: Any, model: type) -> None:
+    """Refuse an adaptive softmax, an option or the architecture's default, before fairseq tries to build one."""
+    cutoff = getattr(args, "adaptive_softmax_cutoff", None)
+    asked = cutoff is not None
+    if issubclass(model, (LSTMModel, LSTMLanguageModel)):  # they have these by default, and use them only if told to
+        asked = cutoff not in (None, LSTM_CUTOFF)
+    if asked or getattr(args, "criterion", None) == "adaptive_loss":
+        refuse(
+            "an adaptive softmax (--adaptive-softmax-cutoff, --criterion adaptive_loss, or the default of this "
+            "architecture) is an output layer of its own, and cannot be had together with KerBS or MoS: "
+            "choose an architecture without it, such as kerbs_transformer_lm"
+        )
+
+
+def twin_of(base: str, prefix: str) -> type:
+    """The model class ``prefix``_``base``."""
+    Base = models.MODEL_REGISTRY[base]
+    head, options = HEADS[prefix]
+
+    class Twin(Base):  # type: ignore[valid-type, misc]
+        @classmethod
+        def build_model(cls, args: Any, task: Any) -> Any:
+            check_no_adaptive_softmax(args, Base)
+            model = super().build_model(args, task)
+            decoder = model.decoder
+            decoder.__class__ = decoder_class(type(decoder), head)
+            decoder.build_head(args, decoder.dictionary)
+            return model
+
+        def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
+            super().upgrade_state_dict_named(state_dict, name)  # where fairseq mends what it can, BART's embeddings say
+            check_shapes(self, state_dict)
+
+        @classmethod
+        def add_args(cls, parser: Any) -> None:
+            super().add_args(parser)
+            if getattr(cls, "__dataclass", None) is None:  # fairseq reads the dataclass itself where there is one
+                gen_parser_from_dataclass(parser, options(), delete_default=True)
+
+    Twin.__name__ = Twin.__qualname__ = f"{prefix.capitalize()}{Base.__name__}"
+    Twin.__doc__ = f"{Base.__name__} with another output layer: {head.__doc__}"
+    Twin.twin_of, Twin.head_name = base, prefix
+    return Twin
+
+
+def with_options(base: Optional[type], options: type[FairseqDataclass]) -> Optional[type]:
+    """The configuration dataclass of a model with the options of a head added; None if it has none."""
+    if base is None:
+        return None
+    name = f"{options.__name__}{base.__name__}"
+    return dataclass(type(name, (options, base), {"__module__": __name__, "__annotations__": {}}))
+
+
+def with_defaults(architecture: Callable[[Any], None], options: type[FairseqDataclass]) -> Callable[[Any], None]:
+    """The function that sets an architecture's defaults, with the defaults of a head's options added."""
+
+    @functools.wraps(architecture)
+    def set_defaults(args: Any) -> None:
+        for option in fields(options):
+            if option.name != "_name" and getattr(args, option.name, None) is None:
+                setattr(args, option.name, option.default)
+        architecture(args)
+
+    return set_defaults
+
+
+def add_twins(base: str) -> None:
+    """Register ``kerbs_X`` and ``mos_X`` for every architecture X of the registered model ``base``.
+
+    For a model of your own: ``kerbs_fairseq.plugin.models.add_twins("my_model")``, after it has been registered. Its
+    decoder must have ``output_layer(features)`` and end in a matrix called ``output_projection`` or ``fc_out``.
+    """
+    if base not in models.MODEL_REGISTRY:
+        raise ValueError(f"no model is registered as {base!r}: register it before its twins")
+    for prefix, (_, options) in HEADS.items():
+        config = with_options(models.MODEL_DATACLASS_REGISTRY.get(base), options)
+        name = f"{prefix}_{base}"
+        models.register_model(name, dataclass=config)(twin_of(base, prefix))
+        for architecture in models.ARCH_MODEL_INV_REGISTRY.get(base, []):
+            twin = f"{prefix}_{architecture}"
+            if twin not in models.ARCH_MODEL_REGISTRY:
+                defaults = with_defaults(models.ARCH_CONFIG_REGISTRY[architecture], options)
+                models.register_model_architecture(name, twin)(defaults)
+
+
+def add_refusal(base: str, reason: str) -> None:
+    """Register twins of ``base`` that only say why they do not exist: better than an unknown name."""
+    Base: Any = models.MODEL_REGISTRY[base]
+    for prefix in HEADS:
+        name = f"{prefix}_{base}"
+
+        class Refused(Base):  # with the options of its base: the reason must come before complaints about those
+            @classmethod
+            def build_model(cls, args: Any, task: Any, name: str = name) -> Any:
+                refuse(f"{name}: {reason}")
+
+        models.register_model(name, dataclass=models.MODEL_DATACLASS_REGISTRY.get(base))(Refused)
+        for architecture in dict.fromkeys([base, *models.ARCH_MODEL_INV_REGISTRY.get(base, [])]):
+            if f"{prefix}_{architecture}" not in models.ARCH_MODEL_REGISTRY:
+                models.register_model_architecture(name, f"{prefix}_{architecture}")(lambda args: None)
+
+
+def register() -> None:
+    """Twins and refusals for all models that fairseq has registered by now."""
+    if "kerbs_transformer" in models.MODEL_REGISTRY:
+        return
+    for base in SUPPORTED:
+        add_twins(base)
+    for base in sorted(models.MODEL_REGISTRY):
+        if base in REASONS:
+            add_refusal(base, REASONS[base])
