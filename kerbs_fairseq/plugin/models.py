@@ -54,7 +54,7 @@ def twin_of(base: str, prefix: str) -> type:
             model = super().build_model(args, task)
             decoder = model.decoder
             decoder.__class__ = decoder_class(type(decoder), head)
-            decoder.build_head(args, decoder.dictionary)
+            decoder.build_head(args, task, decoder.dictionary)
             return model
 
         def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
