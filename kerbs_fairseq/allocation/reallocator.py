@@ -145,7 +145,7 @@ class Reallocator:
         moves = self.strategy.plan(situation)
         problem = problem_of(moves, situation)
         if problem:
-            raise ValueError(f"the strategy {self.strategy_name} made a plan that cannot be: {problem}")
+            raise ValueError(f"--kerbs-strategy {self.strategy_name}: {problem}")
         if moves:
             self.apply(moves, situation, update)
         statistics.forget(everything=self.strategy.forget)
@@ -205,16 +205,18 @@ class Reallocator:
         usage[to] = usage[at]
 
 
-def check_schedule(every: int, after: int, until: int, threshold: Optional[float]) -> None:
-    """Refuse what no training can follow."""
+def check_schedule(
+    every: int, after: int, until: int, threshold: Optional[float], name: Callable[[str], str] = str
+) -> None:
+    """Refuse what no training can follow; ``name`` says what the arguments are called where they were given."""
     if every < 0:
-        raise ValueError(f"an event every {every} updates: give a number of updates, or 0 for never")
+        raise ValueError(f"{name('every')} {every}: a number of updates, or 0 for never")
     if after < 0:
-        raise ValueError(f"no event before {after} updates: give a number of updates, at least 0")
+        raise ValueError(f"{name('after')} {after}: a number of updates, at least 0")
     if until and until < max(1, after):
-        raise ValueError(f"no event after {until} updates: it must not come before {after}, or be 0 for no end")
+        raise ValueError(f"{name('until')} {until}: not before {name('after')} ({after}), or 0 for no end")
     if threshold is not None and not threshold <= 0:
-        raise ValueError(f"a threshold of {threshold:g}: log P is never above 0, so a threshold is 0 or less")
+        raise ValueError(f"{name('threshold')} {threshold:g}: log P is never above 0, so a threshold is 0 or less")
 
 
 def rounds(moves: list[Move], situation: Situation) -> list[tuple[list[int], list[int]]]:

@@ -46,8 +46,8 @@ def allocate(
     """Numbers of senses (n,) by need (n,): the next sense goes to the word with the largest need^power / senses.
 
     Every word has ``min_senses``, and none more than ``max_senses``. It ends when ``total`` senses are dealt, or when a
-    further one would leave everybody less than ``min_count`` of need per sense. Among equals, the first in ``order``
-    (n,) comes first.
+    further one would leave everybody less than ``min_count`` of need per sense. Among equals comes first who has
+    fewer, then the first in ``order`` (n,).
     """
     weight = need.double().clamp_min(0).pow(power).tolist()
     limit = need.tolist()
@@ -59,14 +59,14 @@ def allocate(
         has = numbers[word]
         return has < max_senses and limit[word] >= min_count * (has + 1)
 
-    heap = [(-weight[i] / min_senses, rank[i], i) for i in range(len(limit)) if may_have_more(i)]
+    heap = [(-weight[i] / min_senses, min_senses, rank[i], i) for i in range(len(limit)) if may_have_more(i)]
     heapq.heapify(heap)
     while heap and spare > 0:
-        _, first, word = heap[0]
+        _, _, first, word = heap[0]
         numbers[word] += 1
         spare -= 1
         if may_have_more(word):
-            heapq.heapreplace(heap, (-weight[word] / numbers[word], first, word))
+            heapq.heapreplace(heap, (-weight[word] / numbers[word], numbers[word], first, word))
         else:
             heapq.heappop(heap)
     return torch.tensor(numbers, dtype=torch.long)

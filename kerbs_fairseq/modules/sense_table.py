@@ -174,7 +174,8 @@ class SenseTable(nn.Module):
         vectors, ratio = (state_dict.get(prefix + name) for name in ("vectors", "ratio"))
         if vectors is not None and vectors.shape[1:] != self.vectors.shape[1:]:
             return f"the checkpoint has vectors of {vectors.size(1)} features, the model has {self.vectors.size(1)}"
-        if vectors is not None and len(vectors) != len(self.vectors) and (ratio is None or ratio != self.ratio):
+        same = ratio is not None and int(ratio) and ratio == self.ratio
+        if vectors is not None and len(vectors) != len(self.vectors) and not same:
             old = "" if ratio is not None else "; version 0.1 had other defaults, which --kerbs-preset paper gives"
             return f"the checkpoint has {len(vectors)} senses, the model has {len(self.vectors)}{old}"
         return None

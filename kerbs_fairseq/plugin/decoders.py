@@ -159,7 +159,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         if getattr(self, "share_input_output_embed", False):
             self.explain_sharing(args)
         check_options(args, given)
-        self.update_hook = UpdateHook.from_options(args)
+        self.update_hook = UpdateHook.from_options(args, given)
         counts = target_counts(task, dictionary) if str(args.kerbs_init) == "frequency" else None
         try:
             self.head = KernelizedBayesianSoftmax(

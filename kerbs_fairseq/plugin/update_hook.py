@@ -32,18 +32,19 @@ class UpdateHook:
 
     settings: dict[str, Any]
     move_log: Optional[MoveLog]
+    given: list[str] = field(default_factory=list)
     reallocator: Optional[Reallocator] = None
     moved_at_last_event: int = 0
     shown: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_options(cls, args: Any) -> "UpdateHook":
-        """From ``--kerbs-…``, or a refusal."""
+    def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
+        """From ``--kerbs-…``, of which some are ``given``; or a refusal."""
         every, after, until = args.kerbs_reallocate_every, args.kerbs_reallocate_after, args.kerbs_reallocate_until
         try:
-            check_schedule(every, after, until, args.kerbs_threshold)
+            check_schedule(every, after, until, args.kerbs_threshold, option)
         except ValueError as error:
-            refuse(f"--kerbs-reallocate-every {every}, -after {after}, -until {until}, --kerbs-threshold: {error}")
+            refuse(str(error))
         if not args.kerbs_split_noise >= 0:
             refuse(f"--kerbs-split-noise {args.kerbs_split_noise:g}: it must be 0 or more")
         settings = {
@@ -57,7 +58,7 @@ class UpdateHook:
             "split_noise": args.kerbs_split_noise,
             "seed": args.kerbs_seed,
         }
-        return cls(settings, MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None)
+        return cls(settings, MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None, given)
 
     def after_update(self, decoder: Any, optimizer: Any, update: int) -> None:
         """Update number ``update`` has just been made: take in its statistics, and move senses if it is time."""
@@ -70,7 +71,7 @@ class UpdateHook:
         try:
             event = self.reallocator.after_update(update)
         except ValueError as error:
-            refuse(f"--kerbs-strategy {self.settings['strategy']}: {error}")
+            refuse(str(error))
         if event is not None:
             self.moved_at_last_event = len(event.moves)
             self.report(decoder, event)
@@ -94,7 +95,7 @@ class UpdateHook:
         """Refuse what senses cannot move with."""
         if name not in STRATEGIES:
             refuse(f"--kerbs-strategy {name}: there are {', '.join(sorted(STRATEGIES))}")
-        if self.settings["moved_vector"] != "keep" and not STRATEGIES[name].renew:
+        if "kerbs_moved_vector" in self.given and not STRATEGIES[name].renew:
             refuse(f"--kerbs-moved-vector has no effect with --kerbs-strategy {name}: leave it out")
         table = decoder.head.senses
         if table.vectors.dim() != 2 or len(table.vectors) != len(table.sense_to_word):
@@ -128,6 +129,11 @@ class UpdateHook:
         logger.info("update %d: %d senses moved%s%s", event.update, len(rows), f": {examples}" if rows else "", more)
         if self.move_log is not None and is_first_worker():
             self.move_log.add(rows)
+
+
+def option(name: str) -> str:
+    """What a setting of the schedule is called on the command line."""
+    return "--kerbs-threshold" if name == "threshold" else f"--kerbs-reallocate-{name}"
 
 
 def workers() -> int:
