@@ -84,9 +84,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=100, help="updates between two events")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    print(
-        f"{args.tokens} tokens, d {args.features}, {DEFAULTS['kerbs_senses']:g} senses per word, an event every {args.every} updates,"
-    )
+    sizes = f"{args.tokens} tokens, d {args.features}, {SENSES:g} senses per word"
+    print(f"{sizes}, an event every {args.every} updates,")
     print(f"median of {args.rounds}, torch {torch.__version__}, {torch.get_num_threads()} threads; % of an update")
     print(f"{'words':>8}{'counting':>10}{'hook':>8}{'events':>8}{'in all':>8}")
     for words in args.words:

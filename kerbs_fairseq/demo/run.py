@@ -49,12 +49,12 @@ class Head:
 
 # Senses that part at the start and may move from early on: the demo is a few hundred updates long.
 SENSES = (
-    "--kerbs-senses 3 --kerbs-init-vectors near --kerbs-reallocate-after 20 --kerbs-reallocate-every 10 "
+    "--kerbs-reallocate-after 20 --kerbs-reallocate-every 10 "
     "--kerbs-reallocate-until 400 --kerbs-decay 0.05"
 )
 # Few senses to spare, and a move whenever one is idle: where they go can be compared with the truth.
 MOVES = (
-    "--kerbs-senses 1.5 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-moved-vector split "
+    "--kerbs-init random --kerbs-max-senses 4 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-bias none "
     "--kerbs-reallocate-after 20 --kerbs-reallocate-every 1 --kerbs-reallocate-until 400 --kerbs-decay 0.05"
 )
 HEADS = (
