@@ -14,7 +14,7 @@ from typing import Optional
 from kerbs_fairseq.corpora.lines import BadCorpus
 from kerbs_fairseq.evaluation.outputs import BadOutput, read_text
 from kerbs_fairseq.evaluation.paper import TASKS, Task
-from kerbs_fairseq.evaluation.runs import Run, evaluate_bleu, evaluate_ppl, references
+from kerbs_fairseq.evaluation.runs import SUBSETS, Run, evaluate_bleu, evaluate_ppl, references
 from kerbs_fairseq.evaluation.scores import Bleu
 from kerbs_fairseq.evaluation.table import compare, markdown
 
@@ -27,7 +27,10 @@ def score(args: argparse.Namespace) -> None:
     if not run.folder.is_dir():
         raise BadOutput(f"{run.folder} is no folder: train the model first")
     scorer = TASKS[args.task].scorer
-    found = evaluate_bleu(run, args.out, scorer.order) if isinstance(scorer, Bleu) else evaluate_ppl(run, args.out)
+    if isinstance(scorer, Bleu):
+        found = evaluate_bleu(run, args.out, scorer.order, args.subset)
+    else:
+        found = evaluate_ppl(run, args.out)
     print(f"{run.folder}: {json.dumps(found)}")
 
 
@@ -90,7 +93,8 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("out", type=Path, help="folder that the recipe works in")
         made.set_defaults(run_command=run)
         if name == "score":
-            made.add_argument("run", type=Path, help="folder of the model, OUT/runs/CELL/seed_N")
+            made.add_argument("run", type=Path, help="folder with the outputs, OUT/runs/CELL/seed_N")
+            made.add_argument("--subset", choices=SUBSETS, default="test", help="what was translated (test)")
         if name == "compare":
             made.add_argument("runs", type=Path, nargs="+", help="folders of models, the baseline first")
             made.add_argument("--samples", type=int, default=5, help="sentences to show side by side (5)")

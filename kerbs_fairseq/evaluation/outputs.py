@@ -9,6 +9,15 @@ SENTENCE = re.compile(r"\| (\d+) (\S+ \[-?(?:[\d.]+|inf|nan)\](?:\t.*)?)$")
 LOG_PROB = re.compile(r" \[(-?(?:[\d.]+|inf|nan))\](?=\t|$)")
 
 
+# copies of an encoder layer's weights that fairseq keeps for a fast path at inference: no gradient ever reaches them
+DEAD = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
+
+
+def is_dead(parameter: str) -> bool:
+    """Whether a parameter of that name is a copy that is never trained."""
+    return DEAD.fullmatch(parameter) is not None
+
+
 class BadOutput(Exception):
     """An output that is not what it should be; the text says what to do."""
 
@@ -57,6 +66,12 @@ def best_valid_ppl(log: Path) -> float:
     """The best validation perplexity (per token) in a log of fairseq-train --log-format json; inf if there is none."""
     found = re.findall(r'"valid_ppl": "([\d.]+)"', read_text(log)) if log.is_file() else []
     return min((float(ppl) for ppl in found), default=float("inf"))
+
+
+def best_valid_loss(log: Path) -> float:
+    """The best validation loss, by which fairseq chooses checkpoint_best.pt, in such a log; inf if there is none."""
+    found = re.findall(r'"valid_loss": "([\d.]+)"', read_text(log)) if log.is_file() else []
+    return min((float(loss) for loss in found), default=float("inf"))
 
 
 def parameters_of(log: Path) -> Optional[int]:

@@ -23,6 +23,7 @@ from kerbs_fairseq.evaluation.outputs import (
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
 
 SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
+SUBSETS = ("test", "valid")
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ def target_side(out: Path) -> str:
     return json.loads(read_text(out / "text" / "corpus.json"))["sides"][-1]
 
 
-def references(out: Path) -> list[str]:
-    """The target side of the test set, as text."""
-    return read_text(out / "text" / f"test.{target_side(out)}").splitlines()
+def references(out: Path, subset: str = "test") -> list[str]:
+    """The target side of the test set, or of another one, as text."""
+    return read_text(out / "text" / f"{subset}.{target_side(out)}").splitlines()
 
 
 def of_training(run: Run) -> dict[str, Any]:
@@ -95,12 +96,12 @@ def of_training(run: Run) -> dict[str, Any]:
     return {"valid_ppl": ppl if math.isfinite(ppl) else None, "parameters": parameters_of(log)}
 
 
-def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:
+def evaluate_bleu(run: Run, out: Path, order: int, subset: str = "test") -> dict[str, Any]:
     """BLEU of what fairseq-generate wrote into the run's folder, against text and against Moses tokens."""
-    settings, wanted, target = settings_of(out / "pieces"), references(out), target_side(out)
-    found = to_text(hypotheses(run.folder / "generate-test.txt"), settings, target)
+    settings, wanted, target = settings_of(out / "pieces"), references(out, subset), target_side(out)
+    found = to_text(hypotheses(run.folder / f"generate-{subset}.txt"), settings, target)
     if len(found) != len(wanted):
-        raise BadOutput(f"{run.folder} has {len(found)} translations, and the test set {len(wanted)} sentences")
+        raise BadOutput(f"{run.folder} has {len(found)} outputs, and the {subset} set {len(wanted)} sentences")
     language = language_of(target, settings["languages"])
     moses = [tokenise(lines, "moses", language) for lines in (found, wanted)]
     plain, tokens = Bleu(order), Bleu(order, "none")
@@ -112,7 +113,7 @@ def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:
         "order": order,
         **of_training(run),
     }
-    run.write(scores, TEXT, found)
+    run.write(scores, f"{subset}.hyp", found)
     return scores
 
 

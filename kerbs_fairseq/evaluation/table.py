@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Optional
 
 from kerbs_fairseq.evaluation.outputs import read_text
-from kerbs_fairseq.evaluation.paper import Task, name_of
+from kerbs_fairseq.evaluation.paper import Task, baseline_of, name_of
 from kerbs_fairseq.evaluation.runs import Run, all_runs, references, statistics
 from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.significance import Comparison, paired_bootstrap
@@ -53,7 +53,7 @@ def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
     columns += ["difference from softmax [95 %]", "p"]
     lines = [f"### {task.title}: {task.measure}, mean ± sd (seeds)", "", row(columns), row(["---"] * len(columns))]
     for cell in task.in_order([*runs, *fell]):
-        of_cell, baseline = runs.get(cell, []), f"{cell.split('-')[0]}-softmax"
+        of_cell, baseline = runs.get(cell, []), baseline_of(cell)
         paper = f"{task.figures[cell]:.2f}" if cell in task.figures else "–"
         ours = [mean_and_spread(values_of(of_cell, name)) for name in measures]
         if fell[cell]:
