@@ -6,6 +6,7 @@
 # Options:  --cells a,b        only these cells; MODEL: all its cells; CELL+NAME: a variant, with options of its own behind --
 #                              (default: the cells of the paper)
 #           --lr-grid a,b,c    try these rates with the first seed; each cell gets the one with the lowest validation loss
+#           --grid-updates N   length of the trainings with which rates are tried (that of a run)
 #           --lenpen-grid a,b  try these length penalties on the validation set; each cell gets the one with the best BLEU
 #           --jobs 2           models trained side by side
 #           --scale small      the setting of docs/protocol.md, for a laptop      --updates N    length of the training

@@ -319,6 +319,13 @@ def test_rates_and_length_penalties_are_chosen_on_validation(
     assert "other options" in capsys.readouterr().out
 
 
+def test_short_trials_are_not_taken_for_runs(out: Path, recipe: Path) -> None:
+    grid = ["--lr-grid", "2,3", "--grid-updates", "50"]
+    assert swept(recipe, "--out", out, "--seeds", "1", "--cells", "seq2seq-kerbs", "--updates", "300", *grid) == 0
+    calls = [call.split("--updates ")[1:] for call in (out / "calls").read_text().splitlines()]
+    assert calls == [["300 ", "50 -- --lr 2"], ["300 ", "50 -- --lr 3"], ["300 -- --lr 2"]]
+
+
 def test_a_rate_that_fails_for_another_reason_is_not_passed_over(
     out: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,6 +353,7 @@ def test_a_model_stands_for_all_its_cells() -> None:
         (["--jobs", "0"], "at least 1"),
         (["--lr-grid", "fast"], "--lr-grid fast: numbers with commas between them"),
         (["--lenpen-grid", "1,"], "--lenpen-grid 1,: numbers"),
+        (["--grid-updates", "9"], "--grid-updates goes with --lr-grid"),
         (["--lr-grid", "1", "--", "--lr", "2"], "--lr-grid and -- --lr: one of them"),
     ],
 )

@@ -1,7 +1,8 @@
 """``kerbs-table``: train and evaluate all cells of a recipe, or go on where it stopped, and keep the table up to date.
 
-With --lr-grid every cell is trained with each rate and the first seed, and the rate with the lowest validation loss is
-taken for all seeds; with --lenpen-grid the length penalty is chosen by BLEU of the first seed on the validation set.
+With --lr-grid every cell is trained with each rate and the first seed, for --grid-updates updates or to the end, and
+the rate with the lowest validation loss is taken for all seeds; with --lenpen-grid the length penalty is chosen by BLEU
+of the first seed on the validation set.
 A cell that fails is reported, and the others go on. Progress and the time left are shown after every model.
 """
 
@@ -51,6 +52,7 @@ class Sweep:
     scale: Sequence[str]  # --scale and --updates, for train.sh
     more: Sequence[str]  # for fairseq-train
     rates: Sequence[str] = ()
+    trial: Sequence[str] = ()  # --updates for train.sh when a rate is tried; none: as in a run
     lenpens: Sequence[str] = ()
     rate: dict[str, str] = field(default_factory=dict)  # of each cell, once it is chosen
     lenpen: dict[str, str] = field(default_factory=dict)
@@ -108,18 +110,20 @@ class Sweep:
         done_before = grids.has_ended(folder)
         if (folder / grids.DIVERGED).is_file():
             return
-        problem = self.train(grids.variant(cell, rate), self.seeds[0], name, done_before, ["--lr", rate])
+        more = ["--lr", rate]
+        problem = self.train(grids.variant(cell, rate), self.seeds[0], name, done_before, more, self.trial)
         if problem and grids.mark_if_diverged(folder):
             problem = ""
         self.report(name, problem, done_before, began, lambda: f"validation loss {grids.loss_of(folder):g}")
 
     def choose_rates(self) -> None:
-        """For each cell the best of the rates, once all have been tried; its training is that of the first seed."""
+        """For each cell the best of the rates, once all have been tried; a whole training is that of the first seed."""
         for cell in self.cells:
             folders = {rate: self.tried(cell, rate) for rate in self.rates}
             try:
                 rate, loss = grids.best_rate(folders)
-                grids.adopt(folders[rate], self.folder(cell, self.seeds[0]))
+                if not self.trial:
+                    grids.adopt(folders[rate], self.folder(cell, self.seeds[0]))
             except BadOutput as problem:
                 self.left -= len(self.seeds)
                 if not any(name.startswith(f"{cell}, ") for name in self.failed):
@@ -141,12 +145,14 @@ class Sweep:
             with self.lock:
                 self.write()
 
-    def train(self, cell: str, seed: int, name: str, done_before: bool, more: Sequence[str]) -> str:
+    def train(
+        self, cell: str, seed: int, name: str, done_before: bool, more: Sequence[str], trial: Sequence[str] = ()
+    ) -> str:
         """Call train.sh; the problem, or nothing."""
         if not done_before:
             say(f"{name}: training")
         options = [*self.more, *more]
-        options = [*self.scale, *(["--", *options] if options else [])]
+        options = [*self.scale, *trial, *(["--", *options] if options else [])]
         return self.call("train.sh", cell, seed, name, options)
 
     def evaluate(self, cell: str, seed: int, name: str) -> str:
@@ -286,6 +292,7 @@ def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         help="only these, with commas between them (those of the paper); MODEL: all its cells; CELL+NAME: a variant",
     )
     parser.add_argument("--lr-grid", help="rates to try with the first seed, such as 0.001,0.002,0.004")
+    parser.add_argument("--grid-updates", help="length of the trainings with which rates are tried (that of a run)")
     parser.add_argument("--lenpen-grid", help="length penalties to try on the validation set, such as 0.6,1,1.4")
     parser.add_argument("--jobs", type=int, default=1, help="models trained side by side (1)")
     parser.add_argument("--scale", help="paper or small, for train.sh")
@@ -318,8 +325,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             raise BadOutput("--lenpen-grid: a language model is not searched with beams")
         if rates and "--lr" in args.more:
             raise BadOutput("--lr-grid and -- --lr: one of them")
+        if args.grid_updates and not rates:
+            raise BadOutput("--grid-updates goes with --lr-grid")
+        trial = ["--updates", args.grid_updates] if args.grid_updates else []
         seeds, cells = seeds_of(args.seeds), cells_of(args.cells, task)
-        fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, scale, args.more, rates, lenpens).run()
+        fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, scale, args.more, rates, trial, lenpens).run()
     except (BadOutput, BadCorpus) as problem:
         sys.exit(f"{NAME}: {problem}")
     except OSError as error:
