@@ -93,6 +93,9 @@ train_cell() { # train_cell ARCH SMOOTHING OPTION...: train, or go on with, the 
     say "$CELL, seed $SEED: trained before"
     return
   fi
+  # shellcheck disable=SC2153 # what can be repeated elsewhere, for which OUT stands for the folder
+  echo "recipes/$RECIPE/train.sh $CELL --out OUT --seed $SEED --scale $SCALE${UPDATES:+ --updates $UPDATES}${MORE[0]:+ -- ${MORE[*]}}" >"$RUN/command"
+  git -C "$ROOT" describe --always --dirty --abbrev=40 --exclude '*' >"$RUN/commit" 2>/dev/null || rm -f "$RUN/commit"
   [ -f "$RUN/checkpoint_last.pt" ] || rm -f "$RUN/moves.tsv" "$RUN/train.log" # of a training that got nowhere
   rm -rf "$RUN"/{scores.json,evaluation,test.hyp,test.nll,generate-test.txt,eval-lm.log} "$RUN"/valid_lenpen_*
   say "$CELL, seed $SEED: fairseq-train $OUT/binary --arch $arch ${options[*]}"

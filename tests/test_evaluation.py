@@ -1,11 +1,11 @@
 """Scores against sacrebleu's own and against brute force, significance, and the paper's table."""
 
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from evaluated import made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
@@ -140,42 +140,22 @@ def test_better_everywhere_is_significant_in_both_directions() -> None:
 # --- the table
 
 
-def made_up(out: Path, cell: str, seed: int, output: list[str]) -> Path:
-    """A run that somebody has evaluated."""
-    folder = out / "runs" / cell / f"seed_{seed}"
-    folder.mkdir(parents=True)
-    wanted = (out / "text" / "test.tgt").read_text().splitlines()
-    score = Bleu(1).score(Bleu(1).statistics(output, wanted).sum(0))
-    (folder / "test.hyp").write_text("".join(f"{line}\n" for line in output))
-    scores = {"bleu": score, "bleu_of_moses_tokens": 1.5, "signature": "sig", "valid_ppl": 7.0, "parameters": 2_370_000}
-    (folder / "scores.json").write_text(json.dumps(scores))
-    return folder
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "binary").mkdir()
-    (tmp_path / "text" / "corpus.json").write_text(json.dumps({"sides": ["src", "tgt"]}))
-    (tmp_path / "text" / "test.src").write_text("who ?\nwhere ?\nwhen ?\n" * 10)
-    (tmp_path / "text" / "test.tgt").write_text("a b c\nd e f\ng h i\n" * 10)
-    return tmp_path
-
-
 def test_the_table_has_the_papers_figures_and_ours(out: Path) -> None:
     bad, good = ["a x y", "d x y", "g x y"] * 10, ["a b y", "d e y", "g h y"] * 10
     made_up(out, "seq2seq-softmax", 1, bad)
     made_up(out, "seq2seq-softmax", 2, good)
     made_up(out, "seq2seq-kerbs", 1, good)
     made_up(out, "seq2seq-kerbs", 3, good)  # a seed that softmax does not have: not in the difference
-    table = markdown(TASKS["dialog_dailydialog"], out, failed=["seq2seq-mos, seed 1", "seq2seq-kerbs, seed 4"])
-    rows = {line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| seq2seq")}
+    table = markdown("dialog_dailydialog", out, failed=["seq2seq-mos, seed 1", "seq2seq-kerbs, seed 4"])
+    rows = {
+        line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| `seq2seq") and "M |" in line
+    }
     assert "2.37 M | 16.56 | 50.00 ± 23.57 (2) | 1.50 ± 0.00 (2) | 7.00 ± 0.00 (2) |  |  |" in rows["softmax"]
     assert (
         "| 66.67 ± 0.00 (2), 1 failed | 1.50 ± 0.00 (2) | 7.00 ± 0.00 (2) | +33.33 [+33.33, +33.33] | 0.001 |"
         in (rows["KerBS"])
     )
-    assert "|  | 13.73 | 1 failed |  |" in rows["MoS"]
+    assert "| `seq2seq-mos` | MoS |  | 13.73 | 1 failed |  |" in table
     assert "transformer" not in table, "nothing is said of what was not run"
     assert "sig" in table
 
@@ -188,8 +168,8 @@ def test_variants_have_rows_of_their_own(out: Path) -> None:
     (kerbs / "scores.json").write_text('{"bleu": 1.0, "parameters": null, "valid_ppl": Infinity}')  # logs may not say
     made_up(out, "magic-softmax+wide", 1, good)  # not of this recipe
     made_up(out, "seq2seq-softmax+..", 1, good)  # no name
-    task = TASKS["dialog_dailydialog"]
-    rows = [line for line in markdown(task, out, ["seq2seq-mos+deep, seed 1"]).splitlines() if line.startswith("| ")]
+    table = markdown("dialog_dailydialog", out, ["seq2seq-mos+deep, seed 1"])
+    rows = [line for line in table.splitlines() if line.startswith("| ")][:6]
     assert [row.split(" | ")[1] for row in rows[2:]] == ["softmax", "softmax (wide)", "MoS (deep)", "KerBS (wide)"]
     assert "2.37 M | – | 66.67 (1) | " in rows[3], "the paper has no figure for it"
     assert "+33.33" in rows[3], "a variant of the softmax is compared with the softmax itself"
@@ -214,10 +194,10 @@ def test_a_broken_or_foreign_folder_is_told_from_a_run(out: Path, capsys: pytest
     aside = good.with_name("seed_1_old")
     aside.mkdir()
     (aside / "scores.json").write_text("{}")
-    assert markdown(TASKS["dialog_dailydialog"], out).count("| seq2seq |") == 1, "what was put aside does not count"
+    assert markdown("dialog_dailydialog", out).count("| softmax |") == 1, "what was put aside does not count"
     shorter = made_up(out, "seq2seq-kerbs", 1, ["a"] * 30)
     (shorter / "test.hyp").write_text("a\n")
-    with pytest.raises(SystemExit, match="1 outputs for 30 sentences"):
+    with pytest.raises(SystemExit, match=r"seq2seq-kerbs/seed_1: 1 outputs for 30 sentences"):
         command.main(["compare", "dialog_dailydialog", str(out), str(good), str(shorter)])
     (good / "scores.json").write_text('{"bleu": 1')
     with pytest.raises(SystemExit, match=r"scores\.json is broken"):
@@ -283,7 +263,7 @@ def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys:
     assert shown.count("FAILED") == 2
     assert "out of memory" in shown
     assert "to go, about" in shown
-    assert "| seq2seq | MoS |  | 13.73 | 2 failed |" in (out / "table.md").read_text()
+    assert "| `seq2seq-mos` | MoS |  | 13.73 | 2 failed |" in (out / "table.md").read_text()
     assert "seq2seq-kerbs, seed 2: epoch 3, valid ppl 7.50" in shown, "progress while it trains"
     calls = (out / "calls").read_text().splitlines()
     assert len(calls) == 4

@@ -73,8 +73,9 @@ def test_translation_recipe(tmp_path: Path) -> None:
         "--", *TINY_LSTM.split(),
     )  # fmt: skip
     assert shown.count(" on validation)") == 3
-    assert re.search(r"\| seq2seq \| softmax \| 0\.\d\d M \| 25\.91 \| ", shown)
-    assert re.search(r"\| seq2seq \| KerBS w/o kernel \| 0\.\d\d M \| 26\.79 \| ", shown)
+    assert re.search(r"\| `seq2seq-softmax` \| softmax \| 0\.\d\d M \| 25\.91 \| ", shown)
+    assert re.search(r"\| `seq2seq-kerbs-nokernel` \| KerBS w/o kernel \| 0\.\d\d M \| 26\.79 \| ", shown)
+    assert "recipes/mt_iwslt16/train.sh CELL --out out/out --seed SEED --scale small --updates 3 -- --enc" in shown
     ablation = out / "runs" / "seq2seq-kerbs-nokernel" / "seed_1"
     assert "--arch kerbs_lstm" in (ablation / "training").read_text()
     assert "--kerbs-kernel dot --criterion kerbs_cross_entropy --label-smooth" in (ablation / "training").read_text()

@@ -93,5 +93,8 @@ def adopt(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(beside, ignore_errors=True)
     shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".lock", "recipe.log"))
+    command = beside / "command"
+    if command.is_file():
+        command.write_text(command.read_text().replace(f" {source.parent.name} ", f" {target.parent.name} "))
     shutil.rmtree(target, ignore_errors=True)  # at the most a log
     os.replace(beside, target)

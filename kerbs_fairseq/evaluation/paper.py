@@ -44,6 +44,7 @@ class Task:
     measure: str
     scorer: Union[Bleu, Perplexity]
     figures: dict[str, float]
+    dialog: bool = False  # lengths and variety of the answers are shown too
 
     @property
     def cells(self) -> list[str]:
@@ -104,6 +105,7 @@ TASKS = {
             "transformer-mos": 9.81,
             "transformer-kerbs": 10.90,
         },
+        dialog=True,
     ),
 }
 

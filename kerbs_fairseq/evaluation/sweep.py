@@ -241,7 +241,7 @@ class Sweep:
         path = self.out / "table.md"
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            beside.write_text(markdown(TASKS[self.recipe.name], self.out, self.failed), encoding="utf-8")
+            beside.write_text(markdown(self.recipe.name, self.out, self.failed), encoding="utf-8")
             os.replace(beside, path)
         except BadOutput as problem:  # a broken folder of another run must not stop this one
             say(f"no table: {problem}")
