@@ -6,6 +6,7 @@ ARMS=$ROOT/kerbs_fairseq/evaluation/arms.txt # name|head|title|options
 cell() { # cell NAME MODEL...: into $model, $arm, $head and the array $arm_options, or stop with what there is
   local known=() m name options base=$1
   [[ $1 =~ ^([a-z0-9-]+)\+[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && base=${BASH_REMATCH[1]}
+  # shellcheck disable=SC2034 # arm is read by train.sh
   model='' arm=${base#*-}
   for m in "${@:2}"; do
     while IFS='|' read -r name head _ options; do

@@ -11,7 +11,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from torch import nn
 
-from kerbs_fairseq.allocation.parameter_rows import Rows
+from kerbs_fairseq.allocation.parameter_rows import ParameterRows
 
 WRAPPERS = {
     "plain": None,
@@ -83,7 +83,7 @@ def test_edit_survives_the_next_update(monkeypatch: pytest.MonkeyPatch, name: st
     moved, others = torch.tensor(MOVED), torch.tensor([i for i in range(S) if i not in MOVED])
     untouched = {n: p.detach().clone() for n, p in model.named_parameters()}
     for parameter, value in ((model.vectors, torch.full((2, 4), 100.0)), (model.theta, 100.0)):
-        rows = Rows(optimizer, parameter)
+        rows = ParameterRows(optimizer, parameter)
         assert rows.master.shape == parameter.shape
         torch.testing.assert_close(rows.master.to(parameter.dtype), parameter.data)
         assert rows.moments
@@ -92,7 +92,7 @@ def test_edit_survives_the_next_update(monkeypatch: pytest.MonkeyPatch, name: st
             moment[others] += 0  # a view, not a copy
         rows.write(moved, value)
         rows.forget(moved)
-        again = Rows(optimizer, parameter)  # read where the optimizer keeps them
+        again = ParameterRows(optimizer, parameter)  # read where the optimizer keeps them
         assert bool(again.read(moved).eq(100).all())
         for moment in again.moments:
             assert not moment[moved].any()
@@ -112,7 +112,7 @@ def test_a_frozen_parameter_has_no_copy(monkeypatch: pytest.MonkeyPatch, wrapper
     model.vectors.requires_grad_(False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     optimizer = FP16Optimizer.build_optimizer(cfg, [p for p in model.parameters() if p.requires_grad])
-    rows = Rows(optimizer, model.vectors)
+    rows = ParameterRows(optimizer, model.vectors)
     rows.write(torch.tensor(MOVED), 7.0)
     assert bool((model.vectors[MOVED] == 7).all())
 
@@ -132,7 +132,7 @@ def test_composite_optimizer() -> None:
         p.grad = torch.ones_like(p)
     for part in parts.values():
         part.step()
-    rows = Rows(optimizer, model.vectors)
+    rows = ParameterRows(optimizer, model.vectors)
     assert len(rows.moments) == 2
     rows.forget(torch.tensor(MOVED))
     assert not parts["senses"].optimizer.state[model.vectors]["exp_avg"][MOVED].any()

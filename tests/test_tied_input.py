@@ -38,6 +38,9 @@ def make(joined: Path, text: Path):
         if used and arch.startswith("kerbs_"):
             usage = run.model.decoder.head.statistics.usage
             usage.copy_(torch.rand(usage.shape, generator=torch.Generator().manual_seed(5)))
+            bias = run.model.decoder.head.senses.bias_raw
+            with torch.no_grad():
+                bias.copy_(torch.randn(bias.shape, generator=torch.Generator().manual_seed(6)))
         return run
 
     return build
@@ -57,13 +60,13 @@ class Given(nn.Module):
 def weights_of(h: Optional[Tensor], word: int, head: Any) -> tuple[Tensor, Tensor]:
     """(weights, vectors) of the senses of one word after one context, as the equations print them."""
     senses = [j for j, i in enumerate(head.senses.sense_to_word.tolist()) if i == word]
-    w, theta = head.senses.vectors[senses], head.senses.theta[senses]
+    w, theta, b = head.senses.vectors[senses], head.senses.theta[senses], head.senses.bias[senses]
     if h is None:
         usage = head.statistics.usage[senses].to(w.dtype)
         return usage / usage.sum(), w
     cosine = (w @ h) / (w.norm(dim=1) * h.norm())
     a = -theta / (2 * (torch.exp(-theta) + theta - 1))
-    K = h.norm() * w.norm(dim=1) * (a * torch.exp(-theta * cosine) - a)
+    K = h.norm() * w.norm(dim=1) * (a * torch.exp(-theta * cosine) - a) + b
     return torch.exp(K) / torch.exp(K).sum(), w
 
 
@@ -300,7 +303,7 @@ def test_a_moved_sense_changes_the_input_of_two_words(make) -> None:
     before = embed(words)
     numbers = table.senses_per_word()
     giver, taker = int((numbers > 2).nonzero()[-1]), int((numbers < 3).nonzero()[-1])
-    table.move(table.slots[giver, :1].clone(), torch.tensor([taker]))
+    table.move(table.index.rows(torch.tensor([giver]))[0, :1], torch.tensor([taker]))
     changed = (embed(words) != before).any(1).nonzero().flatten().tolist()
     assert changed == sorted([giver, taker])
 
@@ -310,8 +313,9 @@ def test_padding_learns_nothing_from_being_an_input(make) -> None:
     embed, table = run.model.decoder.embed_tokens, run.model.decoder.head.senses
     pad = run.task.target_dictionary.pad()
     embed(torch.tensor([pad, 7])).sum().backward()
-    assert not table.vectors.grad[table.slots[pad, 0]].any()
-    assert bool(table.vectors.grad[table.slots[7, 0]].any())
+    padding, other = table.index.rows(torch.tensor([pad, 7]))[:, 0].tolist()
+    assert not table.vectors.grad[padding].any()
+    assert bool(table.vectors.grad[other].any())
 
 
 def test_only_the_senses_at_hand_are_touched(make) -> None:
@@ -320,7 +324,7 @@ def test_only_the_senses_at_hand_are_touched(make) -> None:
     with embed.given(contexts=torch.randn(2, 16)):
         embed(torch.tensor([7, 9])).sum().backward()
     rows = table.vectors.grad.any(1).nonzero().flatten().tolist()
-    assert set(rows) <= {j for word in (7, 9) for j in table.slots[word].tolist() if j >= 0}
+    assert set(rows) <= set(table.index.rows(torch.tensor([7, 9])).flatten().tolist())
 
 
 def test_half_precision_inputs(make) -> None:

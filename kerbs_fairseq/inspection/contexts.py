@@ -90,9 +90,9 @@ class Reader:
         table = self.model.decoder.head.senses
         rows, columns = wanted[batch["target"]].nonzero(as_tuple=True)
         words = batch["target"][rows, columns]
-        own, chosen = table.slots[words], features[rows, columns]
-        theta = None if table.theta is None else table.theta[own.clamp_min(0)]
-        weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, own, table.kernel)
+        own, chosen = table.index.rows(words), features[rows, columns]
+        theta, bias = (None if x is None else x[own.clamp_min(0)] for x in (table.theta, table.bias))
+        weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, bias, own, table.kernel)
         best = weights.argmax(1, keepdim=True)
         return Found(rows, columns, words, chosen, own.gather(1, best).squeeze(1), weights.gather(1, best).squeeze(1))
 

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.initialization import initial_senses
-from kerbs_fairseq.functional.input_embedding import usage_weights
 from kerbs_fairseq.functional.kernel import KERNELS, released_theta
-from kerbs_fairseq.functional.words import slots_of
 
 HEAD = "head.senses.vectors"
 SPECIAL = 4  # symbols at the start of every dictionary of fairseq's
@@ -49,10 +47,9 @@ class Learned:
     @property
     def share(self) -> Tensor:
         """The share of each sense in the usage of its word (S,); equal shares in a word that was never seen."""
-        slots = self.slots()
-        found = torch.zeros(len(self.usage) + 1)
-        found[slots.flatten()] = usage_weights(self.usage, slots).flatten()  # empty slots, −1, go to the end
-        return found[:-1]
+        usage = self.usage.double()  # that of a word that has not been seen for long is too small for float32
+        total = torch.zeros(self.n_words, dtype=usage.dtype).index_add(0, self.sense_to_word, usage)[self.sense_to_word]
+        return torch.where(total > 0, usage / total, 1 / self.numbers[self.sense_to_word]).float()
 
     @property
     def seen(self) -> Tensor:
@@ -63,10 +60,6 @@ class Learned:
         """Its senses, most used first."""
         own = (self.sense_to_word == word).nonzero().flatten()
         return own[torch.argsort(self.usage[own], descending=True, stable=True)].tolist()
-
-    def slots(self) -> Tensor:
-        """(V, most senses of a word)."""
-        return slots_of(self.sense_to_word, self.n_words, int(self.numbers.max()))
 
     def word_theta(self) -> Tensor:
         """θ of each word (V,): of its senses, weighted by usage."""
