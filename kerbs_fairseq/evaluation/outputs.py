@@ -9,6 +9,15 @@ SENTENCE = re.compile(r"\| (\d+) (\S+ \[-?(?:[\d.]+|inf|nan)\](?:\t.*)?)$")
 LOG_PROB = re.compile(r" \[(-?(?:[\d.]+|inf|nan))\](?=\t|$)")
 
 
+# copies of an encoder layer's weights that fairseq keeps for a fast path at inference: no gradient ever reaches them
+DEAD = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
+
+
+def is_dead(parameter: str) -> bool:
+    """Whether a parameter of that name is a copy that is never trained."""
+    return DEAD.fullmatch(parameter) is not None
+
+
 class BadOutput(Exception):
     """An output that is not what it should be; the text says what to do."""
 
@@ -59,7 +68,35 @@ def best_valid_ppl(log: Path) -> float:
     return min((float(ppl) for ppl in found), default=float("inf"))
 
 
+def best_valid_loss(log: Path) -> float:
+    """The best validation loss, by which fairseq chooses checkpoint_best.pt, in such a log; inf if there is none."""
+    found = re.findall(r'"valid_loss": "([\d.]+)"', read_text(log)) if log.is_file() else []
+    return min((float(loss) for loss in found), default=float("inf"))
+
+
 def parameters_of(log: Path) -> Optional[int]:
-    """How many parameters a model has, from the log of its training; None if it does not say."""
+    """How many parameters a model has, from the log of its training, dead ones too; None if it does not say."""
     found = re.search(r"num\. shared model params: ([\d,]+)", read_text(log)) if log.is_file() else None
     return int(found[1].replace(",", "")) if found else None
+
+
+def seconds_per_update(log: Path) -> Optional[float]:
+    """Time of training without validation, from a log in JSON, over all epochs that ended; None if it does not say."""
+    seconds, updates, before = 0.0, 0, 0
+    for line in read_text(log).split("\n") if log.is_file() else []:
+        if " | train | " not in line:
+            continue
+        wall = re.search(r'"train_train_wall": "([\d.]+)"', line)
+        number = re.search(r'"train_num_updates": "(\d+)"', line)
+        if wall and number and int(number[1]) > before:
+            seconds, updates, before = seconds + float(wall[1]), int(number[1]), int(number[1])
+    return seconds / updates if updates and seconds else None
+
+
+def tokens_per_second(*logs: Path) -> Optional[float]:
+    """How fast fairseq-generate or fairseq-eval-lm was, from the first of its logs that says it."""
+    for log in logs:
+        found = re.search(r"(?:Translated|Evaluated) .*?([\d.]+) tokens/s\)", read_text(log)) if log.is_file() else None
+        if found:
+            return float(found[1])
+    return None

@@ -236,7 +236,11 @@ class MosDecoder(HeadDecoder):
     def build_head(self, args: Any, task: Any, dictionary: Any) -> None:
         """Put the mixture between the features and the last matrix."""
         _, weight, _ = projection_of(self)  # type: ignore[arg-type]
+        init = str(getattr(args, "mos_init", "published"))  # checkpoints of version 0.1 have neither this nor the next
+        dropout = getattr(args, "mos_dropout", 0.0)
+        if dropout is None:
+            dropout = getattr(args, "dropout", 0.0) if init == "published" else 0.0
         try:
-            self.head = MixtureOfSoftmaxes(weight.size(1), args.mos_components)
+            self.head = MixtureOfSoftmaxes(weight.size(1), args.mos_components, dropout, init)
         except ValueError as error:
-            refuse(f"--mos-components: {error}")
+            refuse(f"{error}. See the --mos-… options in --help")

@@ -10,6 +10,7 @@ from kerbs_fairseq.allocation.reallocator import MOVED_VECTORS, SPLIT_NOISE
 from kerbs_fairseq.functional.initialization import BIASES, INITIAL_MAPS, INITIAL_VECTORS
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.modules.input_embedding import INPUTS
+from kerbs_fairseq.modules.mixture_of_softmaxes import MOS_INITS
 
 # What an option is if it is not given, by --kerbs-preset.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -197,3 +198,17 @@ class MosOptions(FairseqDataclass):
     """Options of ``mos_X``."""
 
     mos_components: int = field(default=3, metadata={"help": "softmaxes in the mixture"})
+    mos_init: ChoiceEnum(MOS_INITS) = field(  # type: ignore[valid-type]
+        default="published",
+        metadata={
+            "help": "latents of the mixture: tanh(A h + b) (published), or A h + b, where A starts as the identity and "
+            "b as 0, so that the model starts as the softmax (identity)"
+        },
+    )
+    mos_dropout: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "dropout of the latents; default: as --dropout with --mos-init published, 0 with identity, whose "
+            "latents are the features, which have their own"
+        },
+    )
