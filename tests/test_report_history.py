@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kerbs_fairseq.inspection.learned import Unreadable
 from kerbs_fairseq.report import plots
-from kerbs_fairseq.report.history import from_checkpoint, read_log, read_moves
+from kerbs_fairseq.report.history import from_checkpoint, read_log
+from kerbs_fairseq.runs.checkpoint import Checkpoint
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.logs import read_moves
 
 MOVES = "update\tsense\tfrom_word\tto_word\tusage\tlog_accuracy\n"
 JSON_LOG = """\
@@ -70,15 +72,16 @@ def test_the_table_of_moves_says_more_than_the_log(tmp_path: Path) -> None:
     history.moves = read_moves(tmp_path / "moves.tsv")
     assert history.moves[0] == (10, "the", "bank")
     assert history.moves_by_update() == {10: 2, 20: 1}
-    with pytest.raises(Unreadable, match="is no table of moves"):
+    with pytest.raises(UserError, match="is not a table of moves"):
         read_moves(tmp_path / "log")
 
 
 def test_what_a_checkpoint_knows_without_a_log() -> None:
     meter = {"val": 1.0, "sum": torch.tensor(30.0), "count": 10}
     state = {"extra_state": {"val_loss": 2.5, "metrics": {"train": [(10, "loss", "AverageMeter", meter)]}}}
-    history = from_checkpoint(state, 7)
+    history = from_checkpoint(Checkpoint(Path(), state), 7)
     assert (history.valid_loss, history.train_loss) == ({7: 2.5}, {7: 3.0})
     by_bleu = {"checkpoint": {"best_checkpoint_metric": "bleu"}}
-    assert from_checkpoint({**state, "cfg": by_bleu}, 7).valid_loss == {}, "a BLEU is no loss"
-    assert from_checkpoint({**state, "args": Namespace(best_checkpoint_metric="loss")}, 7).valid_loss == {7: 2.5}
+    assert from_checkpoint(Checkpoint(Path(), {**state, "cfg": by_bleu}), 7).valid_loss == {}, "a BLEU is no loss"
+    args = Checkpoint(Path(), {**state, "args": Namespace(best_checkpoint_metric="loss")})
+    assert from_checkpoint(args, 7).valid_loss == {7: 2.5}

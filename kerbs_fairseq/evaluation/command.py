@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus
-from kerbs_fairseq.evaluation.outputs import BadOutput, read_text
 from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import Run, evaluate_bleu, evaluate_ppl, references
 from kerbs_fairseq.evaluation.scores import Bleu
 from kerbs_fairseq.evaluation.table import compare, markdown
+from kerbs_fairseq.runs.errors import UserError as BadOutput
+from kerbs_fairseq.runs.files import read_text
 
 NAME = "kerbs-evaluate"
 
@@ -103,7 +103,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = parser().parse_args(argv)
     try:
         args.run_command(args)
-    except (BadOutput, BadCorpus) as problem:
+    except BadOutput as problem:
         sys.exit(f"{NAME}: {problem}")
 
 

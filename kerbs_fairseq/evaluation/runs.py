@@ -1,8 +1,6 @@
 """The folders of trained models: what evaluation writes there, and reads again for comparisons."""
 
 import json
-import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +8,12 @@ from typing import Any, Optional
 
 import numpy as np
 
-from kerbs_fairseq.corpora.lines import write_lines
 from kerbs_fairseq.corpora.pieces import language_of, settings_of, to_text, tokenise
-from kerbs_fairseq.evaluation.outputs import (
-    BadOutput,
-    best_valid_ppl,
-    hypotheses,
-    parameters_of,
-    read_text,
-    sentence_nll,
-)
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
+from kerbs_fairseq.runs import logs
+from kerbs_fairseq.runs.errors import UserError as BadOutput
+from kerbs_fairseq.runs.files import read_text, write
+from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
 
@@ -58,13 +51,8 @@ class Run:
 
     def write(self, scores: dict[str, Any], name: str, lines: Sequence[str]) -> None:
         """The outputs, then the scores: a folder with scores has everything."""
-        try:
-            for path, content in ((self.folder / name, lines), (self.folder / SCORES, [json.dumps(scores, indent=1)])):
-                beside = path.with_name(f".{path.name}.{os.getpid()}")
-                write_lines(beside, content)
-                os.replace(beside, path)
-        except OSError as error:
-            raise BadOutput(f"{self.folder} cannot be written: {error.strerror or error}") from None
+        for path, content in ((self.folder / name, lines), (self.folder / SCORES, [json.dumps(scores, indent=1)])):
+            write(path, "".join(f"{line}\n" for line in content))
 
 
 def is_run(folder: Path) -> bool:
@@ -91,8 +79,7 @@ def references(out: Path) -> list[str]:
 def of_training(run: Run) -> dict[str, Any]:
     """What the log of its training says of a model, to stand beside its scores."""
     log = run.folder / "train.log"
-    ppl = best_valid_ppl(log)
-    return {"valid_ppl": ppl if math.isfinite(ppl) else None, "parameters": parameters_of(log)}
+    return {"valid_ppl": logs.best(log), "parameters": logs.parameters(log)}
 
 
 def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerbs_fairseq.evaluation.outputs import BadOutput
+from kerbs_fairseq.runs.errors import UserError as BadOutput
 
 Array = NDArray[np.float64]
 

@@ -5,8 +5,8 @@ from typing import Union
 
 import numpy as np
 
-from kerbs_fairseq.evaluation.outputs import BadOutput
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
+from kerbs_fairseq.runs.errors import UserError as BadOutput
 
 SAMPLES = 1000
 

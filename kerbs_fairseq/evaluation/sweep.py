@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus
-from kerbs_fairseq.evaluation.outputs import BadOutput
 from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import SCORES, Run
 from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.runs.errors import UserError as BadOutput
 
 NAME = "kerbs-table"
 LAST_LINES = 5
@@ -213,7 +212,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         seeds = seeds_of(args.seeds)
         cells = cells_of(args.cells, TASKS[args.recipe.name])
         fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, [*options, *args.more]).run()
-    except (BadOutput, BadCorpus) as problem:
+    except BadOutput as problem:
         sys.exit(f"{NAME}: {problem}")
     except OSError as error:
         sys.exit(f"{NAME}: {args.out} cannot be written: {error.strerror or error}")

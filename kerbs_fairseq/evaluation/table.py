@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.evaluation.outputs import read_text
 from kerbs_fairseq.evaluation.paper import Task, name_of
 from kerbs_fairseq.evaluation.runs import Run, all_runs, references, statistics
 from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.significance import Comparison, paired_bootstrap
+from kerbs_fairseq.runs.files import read_text
 
 
 def spread(values: Sequence[float]) -> float:
