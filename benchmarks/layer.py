@@ -6,6 +6,7 @@ after the other.
 """
 
 import argparse
+from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 from unittest import mock
 
@@ -19,6 +20,7 @@ from kerbs_fairseq.functional.chunked_loss import fused_loss
 from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.words import slots_of
 from kerbs_fairseq.modules import MixtureOfSoftmaxes
+from kerbs_fairseq.runs import checkpoint as schema
 
 SIZES = ((4096, 512, 10000), (2048, 256, 30000))
 SOFTMAX = "softmax over words"
@@ -31,11 +33,10 @@ def senses(features: int, words: int, ratio: int, checkpoint: Optional[str]) -> 
     vectors, theta = torch.randn(S, features) * features**-0.5, torch.full((S,), 1e-8)
     if checkpoint is None:
         return vectors, theta, features**0.5
-    state = torch.load(checkpoint, map_location="cpu", weights_only=False)["model"]
-    prefix = next(name[: -len("theta_raw")] for name in state if name.endswith("senses.theta_raw"))
-    taken = torch.randint(0, len(state[prefix + "theta_raw"]), (S,))
-    lengths = state[prefix + "vectors"].float().norm(dim=1)[taken]
-    return functional.normalize(vectors) * lengths.unsqueeze(1), state[prefix + "theta_raw"].float()[taken], 13.0
+    head = schema.load(Path(checkpoint)).head
+    taken = torch.randint(0, len(head[schema.THETA]), (S,))
+    lengths = head[schema.VECTORS].float().norm(dim=1)[taken]
+    return functional.normalize(vectors) * lengths.unsqueeze(1), head[schema.THETA].float()[taken], 13.0
 
 
 def arms(
