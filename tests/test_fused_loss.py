@@ -16,6 +16,7 @@ from loss_oracle import Loss, Problem, assert_close, oracle, problem
 from test_kernel import COSINES, THETAS, exact_k, exact_slope, precision, relative_error
 from torch import Tensor
 
+from kerbs_fairseq.functional.backends import build
 from kerbs_fairseq.functional.backends import cpu as native
 from kerbs_fairseq.functional.backends.dispatch import chunk_size
 from kerbs_fairseq.functional.backends.torch import Columns, bend
@@ -33,7 +34,7 @@ def passes(request: pytest.FixtureRequest) -> Iterator[str]:
     """Everything here holds for both ways to run the passes."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "plain":
-            patch.setattr(native, "native", lambda: native.Native(None, "not wanted"))
+            patch.setattr(native, "native", lambda: build.Native(None, "not wanted"))
         elif native.native().library is None:
             pytest.skip(f"no compiled passes: {native.native().reason}")
         yield request.param

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional.backends import build
 from kerbs_fairseq.functional.backends import cpu as native
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax, MixtureOfSoftmaxes
@@ -284,7 +285,7 @@ def test_one_word_can_be_smoothed() -> None:
 @pytest.mark.parametrize("plain", [False, True])
 def test_what_is_kept_for_evaluating_never_serves_old_weights(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if plain:
-        monkeypatch.setattr(native, "native", lambda: native.Native(None, "not wanted"))
+        monkeypatch.setattr(native, "native", lambda: build.Native(None, "not wanted"))
     made = layer(senses=2).eval()
     x = torch.randn(5, D)
 
