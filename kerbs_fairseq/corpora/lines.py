@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.errors import UserError, reason
 
 NO_SPACE = {"\u200b", "\ufeff", "\u00ad"}  # zero-width space, byte-order mark, soft hyphen: nobody sees them
 
@@ -17,7 +17,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     try:
         return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UserError(f"{path} cannot be read: {reason(error)}") from None
 
 
 def raw_lines(path: Path) -> Iterator[str]:
@@ -34,7 +34,7 @@ def raw_lines(path: Path) -> Iterator[str]:
             "iconv -f latin1 -t utf-8"
         ) from None
     except (OSError, EOFError, zlib.error) as error:  # a gzip file that ends early, or is broken
-        raise UserError(f"{path}, after line {number}: cannot be read on ({error})") from None
+        raise UserError(f"{path}, after line {number}: cannot be read on ({reason(error)})") from None
 
 
 def clean(line: str) -> str:

@@ -138,7 +138,7 @@ def senses_table(found: dict[str, Any]) -> Table:
     built = table("Senses per word", ">senses", ">words", "", "such as")
     most = max(1, *(line["words"] for line in found["senses_per_word"]))
     for line in found["senses_per_word"]:
-        bar = ("█" if "utf" in sys.stdout.encoding.lower() else "#") * math.ceil(BAR * line["words"] / most)
+        bar = ("█" if "utf" in (sys.stdout.encoding or "utf").lower() else "#") * math.ceil(BAR * line["words"] / most)
         row(built, line["senses"], line["words"], bar, " ".join(line["samples"]))
     return built
 

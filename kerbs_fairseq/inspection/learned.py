@@ -12,7 +12,7 @@ from torch import Tensor
 from kerbs_fairseq.functional.kernel import KERNELS, released_theta
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs.checkpoint import Checkpoint, Code, fingerprint, integer, whole
-from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.errors import UserError, told
 
 SPECIAL = 4  # symbols at the start of every dictionary of fairseq's
 
@@ -133,7 +133,7 @@ def faults(head: dict[str, Tensor]) -> Iterator[str]:
         yield f"{schema.VECTORS} is not a matrix of numbers"
         return
     if kernel is None or not 0 <= kernel < len(KERNELS):
-        yield f"{schema.KERNEL} {kernel} is not one of 0 to {len(KERNELS) - 1} ({', '.join(KERNELS)})"
+        yield f"{schema.KERNEL} is {kernel}, not one of 0 to {len(KERNELS) - 1} ({', '.join(KERNELS)})"
         return
     if words.shape != vectors.shape[:1] or words.is_floating_point() or words.dtype == torch.bool:
         yield f"{schema.MAP} is not a whole number for each of {len(vectors)} senses"
@@ -192,11 +192,9 @@ def read_dictionary(path: Path) -> tuple[list[str], list[int]]:
     """Symbols and counts, as fairseq reads them."""
     from fairseq.data import Dictionary
 
-    try:
+    with told(f"{path} cannot be read as a dictionary"):
         dictionary = Dictionary.load(str(path))
         return list(dictionary.symbols), [min(int(count), 2**53) for count in dictionary.count]
-    except Exception as error:  # whatever a broken file makes it raise
-        raise UserError(f"{path} cannot be read as a dictionary: {error}") from None
 
 
 def dictionaries(folder: Path, task: dict[str, Any]) -> list[Path]:
@@ -205,14 +203,12 @@ def dictionaries(folder: Path, task: dict[str, Any]) -> list[Path]:
 
     target = task.get("target_lang")
     names = [f"dict.{target}.txt", "dict.txt"]
-    try:
+    with told(f"{folder} cannot be read"):
         if not target and folder.is_dir():
             names[0] = f"dict.{infer_language_pair(str(folder))[1]}.txt"
         if "target_lang" not in task:  # a language model
             names.reverse()
         return [folder / name for name in names if (folder / name).is_file()]
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read: {error.strerror or error}") from None
 
 
 def refuse_data(data: Path, problem: Optional[str]) -> NoReturn:

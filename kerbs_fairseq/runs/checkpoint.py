@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, NoReturn, Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import kind_of, reason
+from kerbs_fairseq.runs.errors import UserError, reason
+from kerbs_fairseq.runs.files import kind_of
 
 # --- names: of fairseq's state
 MODEL, EXTRA, HISTORY, OPTIMIZER = "model", "extra_state", "optimizer_history", "last_optimizer_state"
@@ -101,9 +101,9 @@ class Checkpoint:
     @property
     def head(self) -> dict[str, Tensor]:
         """The tensors of a KerBS layer by name; empty if the model has none."""
-        names = [name for name in self.state[MODEL] if f".{name}".endswith(f".{HEAD}{VECTORS}")]
-        prefix = names[0][: -len(VECTORS)] if names else "?"
-        return {name[len(prefix) :]: value for name, value in self.model.items() if name.startswith(prefix)}
+        model = self.model
+        prefix = next((n[: -len(VECTORS)] for n in model if f".{n}".endswith(f".{HEAD}{VECTORS}")), "no layer")
+        return {name[len(prefix) :]: value for name, value in model.items() if name.startswith(prefix)}
 
     @property
     def layer(self) -> str:
@@ -114,8 +114,9 @@ class Checkpoint:
     @property
     def updates(self) -> int:
         """How many updates its training has made; 0 if it does not say."""
-        history = self.state.get(HISTORY) or [{}]
-        return whole(history[-1].get("num_updates") if isinstance(history[-1], dict) else 0)
+        history = self.state.get(HISTORY)
+        last = history[-1] if isinstance(history, (list, tuple)) and history else {}
+        return whole(options_of(last).get("num_updates"))
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
@@ -168,7 +169,8 @@ def is_part(value: object) -> bool:
 def options_of(part: Any) -> dict[str, Any]:
     """A group of settings as a dictionary, whether it was a dictionary or a namespace; empty if it is none."""
     try:
-        return {str(name): value for name, value in (part if hasattr(part, "items") else vars(part)).items()}
+        values = (part if hasattr(part, "items") else vars(part)).items()
+        return {str(name): " ".join(str(value).split()) if torch.is_tensor(value) else value for name, value in values}
     except Exception:  # no settings, or omegaconf's with references that lead nowhere
         return {}
 
@@ -197,8 +199,7 @@ def load(path: Path, trust: bool = False) -> Checkpoint:
     except UserError:
         raise
     except Exception as error:  # whatever unpickling a file that is none may raise
-        first = (reason(error).splitlines() or [""])[0]
-        raise UserError(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {first})") from None
+        raise UserError(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)})") from None
     if not isinstance(state, dict) or not isinstance(state.get(MODEL), dict):
         raise UserError(f"{path} is not a fairseq checkpoint: it has no model")
     if not all(isinstance(name, str) for name in state[MODEL]):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 INTERRUPTED, CLOSED_PIPE = 130, 141  # exit codes, as shells have them: 128 + the number of the signal
+LONGEST_REASON = 300  # characters
 BIDIRECTIONAL = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
@@ -36,6 +37,23 @@ def refuse(sentence: str, error: type[UserError] = UserError) -> NoReturn:
     raise error(sentence)
 
 
+def reason(error: BaseException) -> str:
+    """What an exception of the system's, or of anybody's, says: in one line, and not a long one."""
+    text = " ".join((getattr(error, "strerror", None) or str(error)).split()) or type(error).__name__
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} …"
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Turn whatever other libraries raise into a UserError: ``what``, and the reason."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what}: {reason(error)}") from None
+
+
 def visible(text: object) -> str:
     """``text`` with escapes in the place of characters that would command a terminal, or turn its direction."""
     return "".join(
@@ -58,6 +76,7 @@ def console(name: str) -> Iterator[None]:
             setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         if isinstance(getattr(sys, stream), io.TextIOWrapper):
             getattr(sys, stream).reconfigure(errors="backslashreplace")
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # fairseq's data sets fail to close what is damaged
     try:
         try:
             yield
@@ -73,10 +92,13 @@ def console(name: str) -> Iterator[None]:
         raise SystemExit(CLOSED_PIPE) from None
     except OSError as error:
         discard(sys.stdout)
-        where = "the standard output" if error.filename is None else error.filename
-        raise SystemExit(f"{name}: {visible(where)}: {error.strerror or error}") from None
+        where = "cannot write to the standard output" if error.filename is None else error.filename
+        raise SystemExit(f"{name}: {visible(where)}: {reason(error)}") from None
     except MemoryError:
         raise SystemExit(f"{name}: not enough memory") from None
+    finally:
+        if not command_name():  # else until the end of the process
+            sys.unraisablehook = hook
 
 
 def lines(problem: UserError) -> str:

@@ -10,14 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn, Union
 
-from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.errors import UserError, reason
 
 LONGEST = 100  # characters of a name that are kept in the name of the file beside it: there are limits to names
-
-
-def reason(error: Exception) -> str:
-    """What the system says, without numbers and paths."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def read_bytes(path: Path, what: str = "") -> bytes:
