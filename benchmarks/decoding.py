@@ -27,9 +27,7 @@ def main() -> None:
     """Print the tables."""
     parser = timing.parser("decoding", __doc__ or "")
     parser.add_argument("--models", nargs="+", choices=("transformer", "lstm"), default=["transformer", "lstm"])
-    parser.add_argument(
-        "--data", type=Path, help="folder of fairseq-preprocess (default: synthetic sentences)"
-    )
+    parser.add_argument("--data", type=Path, help="folder of fairseq-preprocess (default: synthetic sentences)")
     parser.add_argument("--words", type=int, default=10000, help="synthetic vocabulary (10000)")
     parser.add_argument("--sentences", type=int, default=32, help="in a batch (32)")
     parser.add_argument("--length", type=int, default=20, help="steps of a search (20)")

@@ -18,9 +18,7 @@ def main() -> None:
     """Print the tables."""
     parser = timing.parser("updates", __doc__ or "")
     parser.add_argument("--models", nargs="+", choices=models.MODELS, default=["transformer", "lstm"])
-    parser.add_argument(
-        "--data", type=Path, help="folder of fairseq-preprocess (default: synthetic sentences)"
-    )
+    parser.add_argument("--data", type=Path, help="folder of fairseq-preprocess (default: synthetic sentences)")
     parser.add_argument("--max-tokens", type=int, default=4000, help="of a batch of --data (4000)")
     parser.add_argument("--stretch", type=int, default=3, help="updates in a round, with --data (3)")
     parser.add_argument("--words", type=int, default=10000, help="synthetic vocabulary (10000)")

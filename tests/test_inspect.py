@@ -2,57 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train
-from fairseq.data import Dictionary
+from made_up_runs import WORDS, checkpoint, dictionary_folder
 from test_kerbs_commands import twin
 
-from kerbs_fairseq.functional.initialization import initial_senses, map_of
-from kerbs_fairseq.functional.kernel import KERNELS, released_theta
+from kerbs_fairseq.functional.kernel import released_theta
 from kerbs_fairseq.inspection import command as inspect
 from kerbs_fairseq.inspection import findings
-from kerbs_fairseq.inspection.learned import Unreadable, load
-
-WORDS = ["bank", "river", "money", "the"]
-FIRST = {"kerbs_senses": 2.0, "kerbs_min_senses": 1, "kerbs_max_senses": 4, "kerbs_init": "random", "kerbs_seed": 1}
-
-
-def dictionary_folder(parent: Path) -> Path:
-    dictionary = Dictionary()
-    for i, word in enumerate(WORDS):
-        dictionary.add_symbol(word, n=10 * (i + 1))
-    (parent / "data").mkdir()
-    dictionary.save(str(parent / "data" / "dict.tgt.txt"))
-    return parent / "data"
+from kerbs_fairseq.inspection.learned import load
+from kerbs_fairseq.runs.errors import UserError
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return dictionary_folder(tmp_path)
-
-
-def checkpoint(path: Path, data: Path, kernel: str = "paper", **model: Any) -> Path:
-    """Senses: one for each of the four special symbols, bank 3, river 2, money 1, the 2."""
-    words = torch.tensor([0, 1, 2, 3, 4, 4, 4, 5, 5, 6, 7, 7])
-    vectors = torch.eye(12, 6)
-    vectors[7:] = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
-    vectors[9] = vectors[4] * 2  # money is where the first sense of bank is
-    state = {
-        "decoder.head.senses.vectors": vectors,
-        "decoder.head.senses.theta_raw": torch.linspace(-1, 1.2, 12),
-        "decoder.head.senses.sense_to_word": words,
-        "decoder.head.senses.kernel_id": torch.tensor(KERNELS.index(kernel)),
-        "decoder.head.statistics.usage": torch.tensor([1.0, 1, 1, 1, 0.6, 0.396, 0.004, 0.5, 0.5, 1, 0, 0]),
-        "decoder.head.statistics.updates": torch.tensor(70),
-        "decoder.head.statistics.moves": torch.tensor(5),
-        **model,
-    }
-    cfg = {"model": {**FIRST, "kerbs_theta_bound": 1.0}, "task": {"data": str(data), "target_lang": "tgt"}}
-    torch.save({"model": state, "cfg": cfg}, path)
-    return path
 
 
 @pytest.fixture
@@ -68,10 +34,8 @@ def test_words_by_number_of_senses(made_up: Path) -> None:
 
 
 def test_movers_are_counted_from_the_first_allocation(made_up: Path) -> None:
-    model = load(made_up)
-    first = initial_senses(8, 2.0, 1, 4, "random", None, range(4), 1)
-    assert torch.equal(model.first_numbers(), first)
-    assert torch.equal(torch.bincount(map_of(first), minlength=8), first)
+    model, first = load(made_up), torch.tensor([1, 1, 1, 1, 2, 2, 3, 1])
+    assert torch.equal(model.initial, first)
     found = findings.movers(model)
     for line in found["won"] + found["lost"]:
         at = model.find(line["word"])
@@ -134,12 +98,12 @@ def test_language_models_with_fewer_words_than_their_dictionary(tmp_path: Path, 
 
 def test_broken_dictionaries_and_old_checkpoints_get_one_line(tmp_path: Path, made_up: Path, data: Path) -> None:
     (data / "dict.tgt.txt").write_bytes(b"\xff\xfe nonsense")
-    with pytest.raises(Unreadable, match="cannot be read as a dictionary"):
+    with pytest.raises(UserError, match="cannot be read as a dictionary"):
         load(made_up)
     state = torch.load(made_up, weights_only=False)
     del state["model"]["decoder.head.senses.kernel_id"]
     torch.save(state, tmp_path / "old.pt")
-    with pytest.raises(Unreadable, match="another version"):
+    with pytest.raises(UserError, match="another version"):
         load(tmp_path / "old.pt")
 
 
@@ -190,7 +154,7 @@ def test_the_terminal_shows_every_part(made_up: Path, capsys: pytest.CaptureFixt
     [
         ("--word bnak", "there is no word 'bnak' among the 8 of the model; did you mean bank"),
         ("--group water", "write it as NAME=WORD,WORD"),
-        ("--data nowhere", "is no folder"),
+        ("--data nowhere", "is not a directory"),
         ("--contexts 0", "--contexts 0: at least 1"),
     ],
 )
@@ -204,24 +168,24 @@ def test_mistakes_get_one_line(made_up: Path, options: str, message: str) -> Non
 def test_another_dictionary_is_refused(made_up: Path, data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(Unreadable, match="has no dictionary of the target"):
+    with pytest.raises(UserError, match="has no dictionary of the target"):
         load(made_up, other)
     (other / "dict.tgt.txt").write_text("a 1\n")
-    with pytest.raises(Unreadable, match="another dictionary than the model's, which has 8 words"):
+    with pytest.raises(UserError, match=r"dict\.tgt\.txt has 5 words, the model has 8"):
         load(made_up, other)
 
 
 def test_what_is_no_kerbs_model(tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match="is not there"):
+    with pytest.raises(UserError, match="does not exist"):
         load(tmp_path / "none.pt")
     (tmp_path / "text.pt").write_text("hello")
-    with pytest.raises(Unreadable, match="cannot be read as a checkpoint"):
+    with pytest.raises(UserError, match="cannot be read as a checkpoint"):
         load(tmp_path / "text.pt")
     torch.save({"model": {"decoder.embed_tokens.weight": torch.zeros(2, 2)}}, tmp_path / "stock.pt")
-    with pytest.raises(Unreadable, match="is no KerBS model: no senses in it"):
+    with pytest.raises(UserError, match="is not a KerBS model: it has no senses"):
         load(tmp_path / "stock.pt")
     torch.save({"model": {"decoder.head.prior.weight": torch.zeros(2, 2)}}, tmp_path / "mos.pt")
-    with pytest.raises(Unreadable, match="a mixture of softmaxes"):
+    with pytest.raises(UserError, match="a mixture of softmaxes"):
         load(tmp_path / "mos.pt")
 
 

@@ -11,10 +11,10 @@ from kerbs_fairseq.plugin.move_log import MoveLog, Row
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be written"),  # a folder
-        (b"precious\n", "is no table of moves: choose another file"),
-        (b"\xff\xfe\n\x00", "is no table of moves: choose another file"),
-        (b"no end of line", "is no table of moves: choose another file"),
+        (None, "cannot write .*: it is a directory"),
+        (b"precious\n", "is not a table of moves: choose another file"),
+        (b"\xff\xfe\n\x00", "is not UTF-8"),
+        (b"no end of line", "is not a table of moves: choose another file"),
     ],
 )
 def test_other_peoples_files_are_not_taken_for_a_move_log(tmp_path: Path, content: Any, message: str) -> None:
