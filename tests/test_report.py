@@ -18,9 +18,10 @@ from kerbs_fairseq.inspection.contexts import Reader
 from kerbs_fairseq.inspection.findings import rank_correlation
 from kerbs_fairseq.inspection.learned import load
 from kerbs_fairseq.report import command, compare, plots
+from kerbs_fairseq.report.album import of_words
 from kerbs_fairseq.report.drawing import INK, PALETTE, Picture, axes, inline, style
 from kerbs_fairseq.report.gather import gather
-from kerbs_fairseq.report.spaces import candidates, main_axes
+from kerbs_fairseq.report.spaces import Contexts, Kept, candidates, main_axes
 from kerbs_fairseq.report.vocabulary import vocabulary
 from kerbs_fairseq.runs.checkpoint import parameters
 
@@ -78,6 +79,37 @@ def test_moves_are_found_where_they_moved_with_the_checkpoint(made_up: Path) -> 
     (made_up.parent / "moves.tsv").write_text(MOVES + "10\t4\tthe\tbank\t0\t-1\n90\t4\tbank\tthe\t0\t-1\n")
     (run,) = gather([made_up])
     assert run.history.moves == [(10, "the", "bank")]  # the checkpoint is of update 70
+
+
+@pytest.mark.parametrize("source", ["none", "log", "table"])
+def test_moves_of_a_model_that_this_run_began_with_are_not_its_own(made_up: Path, source: str) -> None:
+    state = torch.load(made_up, weights_only=False)
+    state["optimizer_history"] = [{"num_updates": 30}]  # the statistics have counted 70 updates, and 5 moves
+    torch.save(state, made_up)
+    if source == "log":
+        (made_up.parent / "train.log").write_text(
+            '{"loss": "2", "num_updates": "10", "kerbs_moved_total": "4"}\n'
+            '{"loss": "2", "num_updates": "20", "kerbs_moved_total": "5"}\nupdate 20: 1 senses moved: a → b\n'
+        )
+    table = made_up.parent / "moves.tsv"
+    table.write_text(MOVES + "20\t4\tthe\tbank\t0\t-1\n")
+    (run,) = gather([made_up], move_log=table if source == "table" else None)
+    assert run.moved == (None if source == "none" else 1)
+    state["optimizer_history"] = [{"num_updates": 70}]
+    torch.save(state, made_up)
+    (run,) = gather([made_up])
+    assert run.moved == 5
+
+
+def test_long_words_have_short_files(made_up: Path) -> None:
+    model = load(made_up)
+    model.words[4] = "a" * 20000
+    features, senses = torch.randn(9, 6), torch.full((9,), 4)
+    kept = {4: Kept([features], [senses], 9)}
+    contexts = Contexts("valid", 9, True, torch.zeros(8), torch.zeros(8), torch.zeros(12), [], {}, kept)
+    with style():
+        ((_, picture),) = of_words(model, contexts, [4])
+    assert picture.name == "word-" + 60 * "a"
 
 
 def test_names_tell_checkpoints_apart(tmp_path: Path) -> None:

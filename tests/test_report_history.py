@@ -8,7 +8,7 @@ import torch
 from made_up_runs import JSON_LOG, MOVES
 
 from kerbs_fairseq.report import plots
-from kerbs_fairseq.report.history import from_checkpoint, read_log
+from kerbs_fairseq.report.history import History, from_checkpoint, read_log
 from kerbs_fairseq.runs.checkpoint import Checkpoint
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.logs import read_moves
@@ -52,6 +52,36 @@ def test_plain_logs(tmp_path: Path) -> None:
     assert history.valid_loss == {2: 3.1}
     assert history.best_ppl == 8.57
     assert history.moves_by_update() == {2: 3}
+
+
+@pytest.mark.parametrize("form", ["json", "simple"])
+def test_of_several_validation_sets_one_is_shown(tmp_path: Path, form: str) -> None:
+    """--valid-subset valid,test: checkpoints are chosen by the first."""
+    lines = []
+    for subset, loss, ppl in (("valid", 3.1, 8.57), ("test", 2.0, 4.0)):
+        as_json = f'{{"epoch": 1, "{subset}_loss": "{loss}", "{subset}_ppl": "{ppl}", "{subset}_num_updates": "2"}}'
+        as_text = f"epoch 001 | valid on '{subset}' subset | loss {loss} | ppl {ppl} | num_updates 2"
+        lines.append(f"2026 | INFO | {subset} | {as_json if form == 'json' else as_text}\n")
+    (tmp_path / "log").write_text("".join(lines))
+    assert read_log(tmp_path / "log").valid_ppl == {2: 8.57}
+    assert read_log(tmp_path / "log", "test").valid_loss == {2: 2.0}
+    first = Checkpoint(Path(), {"model": {}, "cfg": {"dataset": {"valid_subset": "test,valid"}}})
+    assert (first.valid_subset, Checkpoint(Path(), {"model": {}}).valid_subset) == ("test", "valid")
+
+
+def test_events_in_the_log_say_more_than_totals(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(JSON_LOG + "2026 | update 40: 1 senses moved: a → b\nupdate 80: 4 senses moved\n")
+    history = read_log(tmp_path / "log")
+    assert history.moves_by_update() == {40: 1, 80: 4}
+    history.events, history.pretrained = {}, True  # the first total is of another training, or may be
+    assert history.moves_by_update() == {100: 3}
+
+
+def test_words_with_many_senses_are_drawn_as_one_curve() -> None:
+    history = History()
+    history.senses = {f"kerbs_words_with_{n}": {1: 2.0} for n in ("more", "10", "9")}
+    labels = [text.get_text() for text in plots.words_over_time(history).axes[0].get_legend().get_texts()]
+    assert labels == ["9", "10", "more"]
 
 
 def test_the_table_of_moves_says_more_than_the_log(tmp_path: Path) -> None:

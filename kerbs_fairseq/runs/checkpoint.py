@@ -38,7 +38,6 @@ PLAIN = ("set", "frozenset", "dict", "list", "tuple", "str", "int", "float", "bo
 ALLOWED = {
     "argparse": {"Namespace"},
     "builtins": {*PLAIN},
-    "__builtin__": {*PLAIN},  # as Python 2 called it, and old protocols still do
     "collections": {"OrderedDict", "defaultdict"},
     "_codecs": {"encode"},
     "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"},
@@ -66,6 +65,8 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """The class or function that the file asks for."""
+        if module == "__builtin__":  # as Python 2 has it, and protocols of its time
+            module, name = "builtins", {"long": "int", "unicode": "str"}.get(name, name)
         if name not in ALLOWED.get(module, ()):
             raise Refused(f"{module}.{name}")
         return super().find_class(module, name)
