@@ -66,7 +66,7 @@ def relative(found: Tensor, right: Tensor) -> float:
     [("paper", THETAS, 3e-6), ("released", (-6.7e-3, -0.1, -0.5, -1.0, -8.0, -54.6), 2e-5)],
 )
 def test_every_value_of_the_kernel(kernel: str, thetas: tuple[float, ...], within: float) -> None:
-    """One token, so short that scores are small; a sense for each θ and cosine, a word of its own, so that G can be 1."""
+    """One token, so short that scores are small; a sense and word for each θ and cosine, and weights that make G 1."""
     cosines = torch.cat([torch.linspace(-1, 1, 41), torch.tensor([1e-6, -1e-3, 0.09, -0.065])])
     c = cosines.repeat(len(thetas))
     theta = torch.tensor(thetas).repeat_interleave(len(cosines))
@@ -74,11 +74,12 @@ def test_every_value_of_the_kernel(kernel: str, thetas: tuple[float, ...], withi
     vectors = torch.stack([c, (1 - c * c).clamp_min(0).sqrt()], 1) * 1.7
     D = h_norm * vectors[:, 0].unsqueeze(0)
     constants, words = backend.sense_constants(vectors, theta, None, kernel), backend.Words.of(torch.arange(S), S)
-    of, target, sums = (D.clone(), h_norm, 1 / h_norm, constants), torch.zeros(1, dtype=torch.int32), torch.zeros(4, S)
-    top = backend.forward(*of).top
-    targets, word = backend.target_logsumexp(*of, top, words, target), backend.word_logsumexp(*of, top, words)
+    chunk = backend.Chunk(D.clone(), h_norm, 1 / h_norm, constants)
+    target, sums = torch.zeros(1, dtype=torch.int32), torch.zeros(4, S)
+    top = backend.forward(chunk).top
+    targets, word = backend.target_logsumexp(chunk, top, words, target), backend.word_logsumexp(chunk, top, words)
     order = torch.arange(S, dtype=torch.int32)
-    slope = backend.backward(*of, top, 0 * one, target, targets, 0 * one, order, sums, -one, word).squeeze(0)
+    slope = backend.backward(chunk, top, 0 * one, target, targets, 0 * one, order, sums, -one, word).squeeze(0)
     w_norm = vectors.double().norm(dim=1)
     c, t = (D.squeeze(0) / h_norm.double() / w_norm).requires_grad_(), theta.double().requires_grad_()
     F = c * oracle.phi(-t * c)
@@ -102,9 +103,9 @@ def test_loss_and_gradients(kernel: str, bias: bool, smoothing: float, pad: bool
 
 
 @needs_triton
+@pytest.mark.usefixtures("interpreted_wide")
 def test_words_with_one_to_64_senses() -> None:
-    with interpreter(LOADED, WIDE_BLOCKS, few=16):
-        assert_close(problem(4, (1, 2, 3, 4, 8, 15, 16, 17, 31, 32, 33, 64), smoothing=0.1))
+    assert_close(problem(4, (1, 2, 3, 4, 8, 15, 16, 17, 31, 32, 33, 64), smoothing=0.1), few=16)
 
 
 @needs_triton
@@ -190,12 +191,46 @@ def test_repeats_are_equal_and_sums_grow() -> None:
     norm = p.features.norm(dim=1)
     found = []
     for start in (torch.zeros(4, constants.S), torch.full((4, constants.S), 64.0)):
-        of = (p.features @ p.vectors.t(), norm, 1 / norm, constants)
-        top = backend.forward(*of).top
-        targets = backend.target_logsumexp(*of, top, words, target)
-        backend.backward(*of, top, one, target, targets, one, p.sense_to_word.int(), start)
+        chunk = backend.Chunk(p.features @ p.vectors.t(), norm, 1 / norm, constants)
+        top = backend.forward(chunk).top
+        targets = backend.target_logsumexp(chunk, top, words, target)
+        backend.backward(chunk, top, one, target, targets, one, p.sense_to_word.int(), start)
         found.append(start)
     torch.testing.assert_close(found[1] - 64, found[0], rtol=0, atol=2e-5)
+
+
+@needs_triton
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("padding", [0, 5])
+def test_nothing_else_is_written(padding: int) -> None:
+    """The interpreter does not check bounds: every result lies between guards."""
+    p = problem(5, (1, 3, 4, 2, 1), smoothing=0.1)
+    n, S, V, guards = 5, len(p.theta), p.n_words, []
+
+    def guarded(rows: int, cols: int, stride: int) -> Tensor:
+        whole = torch.full((rows + 8, stride), 77.0)
+        inside = torch.zeros_like(whole, dtype=torch.bool)
+        inside[4 : 4 + rows, : stride if padding else cols] = True
+        guards.append((whole, inside))
+        return whole[4 : 4 + rows, :cols]
+
+    D = guarded(n, S, S + padding)
+    assert padding == 0 or S + padding == backend.padded(S)
+    D.copy_(p.features @ p.vectors.t())
+    norm, order, target, one = p.features.norm(dim=1), p.sense_to_word.int(), p.target.int(), torch.ones(n)
+    words = backend.Words.of(p.sense_to_word, V)
+    chunk = backend.Chunk(D, norm, 1 / norm, backend.sense_constants(p.vectors, p.theta, p.bias))
+    totals = backend.forward(chunk)
+    sums, log_probs = guarded(4, S, S), guarded(n, V, V)
+    backend.word_log_probs(chunk, words, out=log_probs)
+    word, targets = (
+        backend.word_logsumexp(chunk, totals.top, words),
+        backend.target_logsumexp(chunk, totals.top, words, target),
+    )
+    backend.backward(chunk, totals.top, one, target, targets, one, order, sums, one, word)
+    for whole, inside in guards:
+        assert (whole[~inside] == 77).all()
+        assert not (whole[inside] == 77).all()
 
 
 @needs_triton
@@ -206,9 +241,9 @@ def test_default_blocks_and_half_log_probs() -> None:
         assert_close(p)
         norm = p.features.norm(dim=1)
         D, words = p.features @ p.vectors.t(), backend.Words.of(p.sense_to_word, p.n_words)
-        of = (D, norm, 1 / norm, backend.sense_constants(p.vectors, p.theta, p.bias))
-        half = backend.word_log_probs(*of, words, out=torch.empty(3, p.n_words, dtype=FLOAT16))
-        torch.testing.assert_close(half, backend.word_log_probs(*of, words).half())
+        chunk = backend.Chunk(D, norm, 1 / norm, backend.sense_constants(p.vectors, p.theta, p.bias))
+        half = backend.word_log_probs(chunk, words, out=torch.empty(3, p.n_words, dtype=FLOAT16))
+        torch.testing.assert_close(half, backend.word_log_probs(chunk, words).half())
 
 
 DEFAULT_BLOCKS = dict(backend.BLOCKS)
@@ -230,7 +265,12 @@ def test_no_less_exact_than_log_softmax(dtype: torch.dtype, size: float) -> None
         "bfloat16": {"dD half": {"round_dD": BFLOAT16}, "both": {"round_D": BFLOAT16, "round_dD": BFLOAT16}},
     }[str(dtype)[6:]]
     one, several = (1,) * 150, (1, 2, 1, 1, 3, 1, 1, 2) * 15
-    cases = [("dot", one, None, 0.0), ("dot", several, None, 0.1), ("paper", several, 1.0, 0.0), ("paper", several, None, 0.1)]
+    cases = [
+        ("dot", one, None, 0.0),
+        ("dot", several, None, 0.1),
+        ("paper", several, 1.0, 0.0),
+        ("paper", several, None, 0.1),
+    ]
     for kernel, senses, theta, smoothing in cases if dtype == FLOAT32 else cases[::3]:
         p = problem(16, senses, 32, kernel, theta, size, bias=False, smoothing=smoothing).to(dtype)
         right = exact(p)
@@ -289,16 +329,16 @@ def test_what_is_no_number_shows(kernel: str, value: float) -> None:
     norm, D = p.features.norm(dim=1), p.features @ p.vectors.t()
     words, where = backend.Words.of(p.sense_to_word, p.n_words), int(D[1].argmin())
     D[1, where] = value
-    of = (D, norm, 1 / norm, constants)
-    totals = backend.forward(*of)
+    chunk = backend.Chunk(D, norm, 1 / norm, constants)
+    totals = backend.forward(chunk)
     assert totals.total.isnan().tolist() == [False, True, False]
-    log_probs = backend.word_log_probs(*of, words)
+    log_probs = backend.word_log_probs(chunk, words)
     assert log_probs.isnan().all(1).tolist() == [False, True, False]
     assert log_probs[[0, 2]].isfinite().all()
-    if value != value:
+    if np.isnan(value):
         own = p.sense_to_word[where].int().expand(3).contiguous()
-        assert backend.target_logsumexp(*of, totals.top, words, own).lse.isnan().tolist() == [False, True, False]
-        assert backend.word_logsumexp(*of, totals.top, words).lse_sum.isnan().tolist() == [False, True, False]
+        assert backend.target_logsumexp(chunk, totals.top, words, own).lse.isnan().tolist() == [False, True, False]
+        assert backend.word_logsumexp(chunk, totals.top, words).lse_sum.isnan().tolist() == [False, True, False]
 
 
 @needs_triton
@@ -319,11 +359,11 @@ def test_wrong_products_are_refused() -> None:
     constants = backend.sense_constants(torch.ones(3, 2), torch.zeros(3))
     one = torch.ones(2)
     with pytest.raises(RuntimeError, match="float64 has no Triton kernels"):
-        backend.forward(torch.ones(2, 3, dtype=torch.float64), one, one, constants)
+        backend.forward(backend.Chunk(torch.ones(2, 3, dtype=torch.float64), one, one, constants))
     with pytest.raises(ValueError, match="for 3 senses"):
-        backend.forward(torch.ones(2, 4), one, one, constants)
+        backend.forward(backend.Chunk(torch.ones(2, 4), one, one, constants))
     with pytest.raises(ValueError, match="for 3 senses"):
-        backend.forward(torch.ones(3, 2).t(), one, one, constants)
+        backend.forward(backend.Chunk(torch.ones(3, 2).t(), one, one, constants))
     with pytest.raises(ValueError, match="unknown kernel"):
         backend.sense_constants(torch.ones(3, 2), torch.zeros(3), kernel="gauss")
 
@@ -333,7 +373,10 @@ def test_says_why_it_cannot_run() -> None:
         assert backend.available() == (False, backend.MISSING)
         return
     if not torch.cuda.is_available():
-        assert backend.available()[1] in ("no GPU that torch can use", f"triton {backend.triton.__version__}, interpreted")
+        assert backend.available()[1] in (
+            "no GPU that torch can use",
+            f"triton {backend.triton.__version__}, interpreted",
+        )
     with interpreter(LOADED):
         assert backend.available()[0]
         assert backend.available(dtype=torch.float64)[1].startswith("torch.float64 has no Triton kernels")
@@ -357,7 +400,7 @@ def test_without_triton_the_file_can_be_imported() -> None:
 
 FAULTS = {
     "sums are not rescaled": ("total = tl.fma(total, shrink, e)", "total = total + e"),
-    "the mean is not rescaled": ("mean = tl.fma(mean, shrink, e * (F * slopes))\n        top", "mean += e * (F * slopes)\n        top"),
+    "the mean is not rescaled": ("mean = tl.fma(mean, shrink, e * (F * slopes))", "mean += e * (F * slopes)"),
     "parts are not rescaled": (" * part_shrink\n        if", "\n        if"),
     "the padding is read": ("d = tl.where((cols < S)[None, :], d, 0.0)", "d = d"),
     "tail of the tokens": ("in_rows = rows < last", "in_rows = rows < last - 1"),
@@ -366,7 +409,7 @@ FAULTS = {
     "slope without log 2": ("gradient = G * (E * (slope * LN2))", "gradient = G * (E * slope)"),
     "the target is left out": ("of_target = words ==", "of_target = words + 1 =="),
     "smoothing of the target": ("own_share -= smooth_share", "own_share -= 0.0"),
-    "sum over the wrong axis": ("tl.store(to, tl.sum(sum_F, 0), mask=in_senses)", "tl.store(to, tl.sum(tl.sum(sum_F, 1), 0), mask=in_senses)"),
+    "sum over the wrong axis": ("tl.store(to, tl.sum(sum_F, 0)", "tl.store(to, tl.sum(tl.sum(sum_F, 1), 0)"),
     "F in the place of T": ("tl.fma(d, E, -F) * b), sum_T)", "F), sum_T)"),
     "φ' near 0": ("q = tl.fma(q, y, 2.3104888e-01)", "q = tl.fma(q, y, 2.4e-01)"),
     "φ near 0": ("p = tl.fma(p, y, 3.4657345e-01)", "p = tl.fma(p, y, 3.47e-01)"),
@@ -387,18 +430,23 @@ def test_a_fault_is_noticed(fault: str, tmp_path: Path) -> None:
     text = oracle.SOURCE.read_text()
     assert right in text, "the fault is out of date"
     (tmp_path / "faulty.py").write_text(text.replace(right, wrong))
-    with interpreter(oracle.load_interpreted(tmp_path / "faulty.py"), SMALL_BLOCKS):
-        with pytest.raises(AssertionError):
-            if fault == "an infinite product":
-                test_what_is_no_number_shows("paper", float("inf"))
-            else:
-                assert_close(problem(9, SENSES, smoothing=0.1))
+    kernels = oracle.load_interpreted(tmp_path / "faulty.py")
+    with interpreter(kernels, SMALL_BLOCKS), pytest.raises(AssertionError):
+        check_shortly(infinite=fault == "an infinite product")
+
+
+def check_shortly(infinite: bool) -> None:
+    if infinite:
+        test_what_is_no_number_shows("paper", float("inf"))
+    else:
+        assert_close(problem(9, SENSES, smoothing=0.1))
 
 
 @needs_triton
 @pytest.mark.usefixtures("interpreted")
 def test_without_a_fault_nothing_is_noticed() -> None:
-    assert_close(problem(9, SENSES, smoothing=0.1))
+    check_shortly(infinite=False)
+    check_shortly(infinite=True)
 
 
 # --- compiled
@@ -419,4 +467,4 @@ def test_compiles_without_spills(tmp_path: Path) -> None:
         print(*row.values())
         assert row["spilled"] == 0, row
         assert row["shared"] <= 4096, row
-        assert row["registers"] <= (192 if "SMOOTH=1" in row["settings"] else 128), row
+        assert row["registers"] <= 128, row  # 16 warps on a multiprocessor

@@ -1,4 +1,4 @@
-"""Compiles the Triton kernels for GPUs that need not be there; prints registers, spilled bytes and shared memory as JSON.
+"""Compiles the Triton kernels for GPUs that need not be there; prints registers, spilled bytes, shared memory as JSON.
 
 A program of its own: where kernels are interpreted, none can be compiled.
 """
@@ -24,10 +24,8 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 INTEGERS = ("target", "sense_to_word", "order", "offsets", "words")
-SIZES = (
-    "n S V width most n_parts n_pairs constants_width columns_per_part rows_per_part "
-    "D_stride dD_stride word_stride lse_stride scores_stride"
-).split()
+SIZES = ("n", "S", "V", "width", "most", "n_parts", "n_pairs", "constants_width", "columns_per_part", "rows_per_part")
+STRIDES = ("D_stride", "dD_stride", "word_stride", "out_stride", "scores_stride")
 MULTIPLES_OF_16 = ("width", "constants_width", "columns_per_part", "D_stride", "dD_stride")
 CUDA_TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
@@ -38,7 +36,8 @@ def compiled(name: str, block: str, dtypes: tuple[str, str], target: str, ones: 
     tiles = [x for x in kernel.arg_names if x in ("ROWS", "PAIRS", "COLS", "WORDS", "SENSES")]
     shape = (size.rows, size.cols) if len(tiles) == 2 else (size.cols,)
     constants = {**flags, **dict(zip(tiles, shape)), **dict.fromkeys(ones, 1)}
-    own = {"D": f"*{dtypes[0]}", "dD": f"*{dtypes[1]}", **dict.fromkeys(INTEGERS, "*i32"), **dict.fromkeys(SIZES, "i32")}
+    own = {"D": f"*{dtypes[0]}", "dD": f"*{dtypes[1]}"}
+    own |= dict.fromkeys(INTEGERS, "*i32") | dict.fromkeys(SIZES + STRIDES, "i32")
     types = {x: "constexpr" if x in constants else own.get(x, "*fp32") for x in kernel.arg_names}
     aligned = {
         (i,): [["tt.divisibility", 16]]
@@ -70,25 +69,25 @@ def usage(made: Any, target: str) -> dict[str, int]:
     return {"registers": value(registers), "spilled": sum(map(value, spilled)), "shared": made.metadata.shared}
 
 
+Case = tuple[str, str, tuple[str, str], tuple[str, ...], dict[str, Any]]  # kernel, block, dtypes, sizes of 1, settings
 F32, MIXED, F16, BF16 = ("fp32", "fp32"), ("fp32", "bf16"), ("fp16", "fp16"), ("bf16", "bf16")
 PAPER, DOT, RELEASED = 0, 1, 2
 WORDS = {"LOG_PROBS": False, "SUMS": True}
 PAIRS = {"LISTED": False, "LOG_PROBS": False, "MEAN": True, "SCORES": True}
 NONE: tuple[str, ...] = ()
-# kernel, block, dtypes, sizes that are 1, settings
-EVERYWHERE: list[tuple[str, str, tuple[str, str], tuple[str, ...], dict[str, Any]]] = [
+EVERYWHERE: list[Case] = [
     ("forward_kernel", "forward", F32, NONE, {"KERNEL": PAPER, "MEAN": True}),
     ("forward_kernel", "forward, half", BF16, NONE, {"KERNEL": RELEASED, "MEAN": True}),
     ("backward_kernel", "backward", MIXED, NONE, {"KERNEL": PAPER, "SMOOTH": False, "BIAS": True}),
-    ("backward_kernel", "backward", BF16, NONE, {"KERNEL": RELEASED, "SMOOTH": True, "BIAS": True}),
+    ("backward_kernel", "backward, smoothing", BF16, NONE, {"KERNEL": RELEASED, "SMOOTH": True, "BIAS": True}),
     ("words_kernel", "words", BF16, NONE, {"KERNEL": RELEASED, **WORDS}),
     ("pairs_kernel", "targets", F32, NONE, {"KERNEL": PAPER, **PAIRS}),
 ]
-ONCE: list[tuple[str, str, tuple[str, str], tuple[str, ...], dict[str, Any]]] = [
+ONCE: list[Case] = [
     ("forward_kernel", "forward, half", F16, ("n", "S"), {"KERNEL": DOT, "MEAN": False}),
-    ("backward_kernel", "backward", F16, ("n", "S", "word_stride"), {"KERNEL": DOT, "SMOOTH": True, "BIAS": False}),
+    ("backward_kernel", "backward, smoothing", F16, ("n", "S"), {"KERNEL": DOT, "SMOOTH": True, "BIAS": False}),
     ("backward_kernel", "backward", F32, ("n",), {"KERNEL": PAPER, "SMOOTH": False, "BIAS": False}),
-    ("words_kernel", "words", F16, ("n", "V", "word_stride"), {"KERNEL": DOT, "LOG_PROBS": True, "SUMS": False}),
+    ("words_kernel", "words", F16, ("n", "V", "out_stride"), {"KERNEL": DOT, "LOG_PROBS": True, "SUMS": False}),
     ("pairs_kernel", "many", F16, ("n",), {"KERNEL": DOT, **PAIRS, "LISTED": True, "SCORES": False}),
     ("pairs_kernel", "targets", F16, ("n", "n_pairs", "scores_stride"), {"KERNEL": DOT, **PAIRS}),
     ("combine_parts_kernel", "vector", F32, ("n", "n_parts"), {"MEAN": True}),

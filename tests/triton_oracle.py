@@ -25,7 +25,7 @@ SOURCE = Path(backend.__file__).with_name("triton_kernels.py")
 THETAS = (0.0, 1e-8, -1e-8, 1e-4, -1e-4, 0.1, -0.1, 1.0, -1.0, 8.0, -8.0)
 SMALL_BLOCKS = {name: backend.Block(4, 16, 1) for name in backend.BLOCKS} | {"targets": backend.Block(4, 4, 1)}
 FEW_WARPS = 6  # with these blocks 9 tokens and 44 senses make a launch of two parts, the first with two steps
-FEW_SENSES = 3  # words with more of them count as words with many
+FEW_SENSES = 3  # words with more of them are those with many
 LN2 = math.log(2)
 _names = (f"interpreted_kernels_{i}" for i in itertools.count())
 
@@ -41,10 +41,13 @@ def load_interpreted(path: Path = SOURCE) -> ModuleType:
     return module
 
 
+def _call(self: Any, *args: Any, **more: Any) -> Any:
+    """A function called by a kernel: faster than the interpreter's own, which prepares the language anew each time."""
+    return self.rewrite()(*args, **more)
+
+
 @contextlib.contextmanager
-def interpreter(
-    kernels: ModuleType, blocks: Optional[dict[str, Any]] = None, warps: int = FEW_WARPS, few: int = FEW_SENSES
-) -> Iterator[None]:
+def interpreter(kernels: ModuleType, blocks: Optional[dict[str, Any]] = None, warps: int = FEW_WARPS) -> Iterator[None]:
     """Within this context the backend launches ``kernels`` in the interpreter."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpretedFunction
@@ -54,13 +57,10 @@ def interpreter(
             function = getattr(tl, name)
             if not isinstance(function, InterpretedFunction):
                 stack.enter_context(mock.patch.object(tl, name, InterpretedFunction(function.fn)))
-        # a function called by a kernel need not replace the language again
-        call = mock.patch.object(InterpretedFunction, "__call__", lambda self, *args, **more: self.rewrite()(*args, **more))
-        stack.enter_context(call)
+        stack.enter_context(mock.patch.object(InterpretedFunction, "__call__", _call))
         stack.enter_context(mock.patch.object(backend, "kernels", kernels))
         stack.enter_context(mock.patch.dict(backend.BLOCKS, blocks or {}))
         stack.enter_context(mock.patch.object(backend, "WARPS", warps))
-        stack.enter_context(mock.patch.object(backend, "MANY_SENSES", few))
         stack.enter_context(np.errstate(all="ignore"))  # what is in the padding may be anything
         yield
 
@@ -174,7 +174,7 @@ def scores_of(features: Tensor, vectors: Tensor, theta: Tensor, bias: Optional[T
 
 
 def by_autograd(p: Problem, dtype: torch.dtype, inner: torch.dtype) -> Solution:
-    """By torch's own log_softmax and logsumexp: features and vectors in ``dtype``, what follows their product in ``inner``."""
+    """By torch's own log_softmax and logsumexp: features and vectors in ``dtype``, what follows in ``inner``."""
     bias = torch.zeros_like(p.theta) if p.bias is None else p.bias
     inputs = [x.to(dtype).detach().requires_grad_() for x in (p.features, p.vectors)]
     inputs += [x.to(inner).detach().requires_grad_() for x in (p.theta, bias)]
@@ -218,6 +218,7 @@ def solve(
     gain: float = 1.0,
     round_D: Optional[torch.dtype] = None,
     round_dD: Optional[torch.dtype] = None,
+    few: int = FEW_SENSES,
 ) -> Solution:
     """The same by the kernels: D in ``dtype``, its gradient in the same place, or apart in ``gradient_dtype``.
 
@@ -229,16 +230,16 @@ def solve(
     norm = h.norm(dim=1)
     inverse = norm.clamp_min(TINY).reciprocal()
     constants = backend.sense_constants(p.vectors, None if p.kernel == "dot" else p.theta, p.bias, p.kernel)
-    words = backend.Words.of(p.sense_to_word, p.n_words)
+    words = backend.Words.of(p.sense_to_word, p.n_words, few)
     D = padded_chunk(n, S, dtype, pad)
     D.copy_((h @ W.t()).to(round_D or dtype))
-    of = (D, norm, inverse, constants)
+    chunk = backend.Chunk(D, norm, inverse, constants)
     before = D.clone()
-    log_probs = backend.word_log_probs(*of, words)
-    totals = backend.forward(*of)
+    log_probs = backend.word_log_probs(chunk, words)
+    totals = backend.forward(chunk)
     target = p.target.int()
     most = int(words.offsets.diff().max())
-    targets = backend.target_logsumexp(*of, totals.top, words, target, most)
+    targets = backend.target_logsumexp(chunk, totals.top, words, target, most)
     assert torch.equal(D, before), "only the backward kernel changes D"
     log_prob = targets.lse - totals.total.log()
     assert targets.scores is not None
@@ -248,14 +249,14 @@ def solve(
     scale = (rest + each * p.n_words) * weight / totals.total
     smooth = word = None
     if p.smoothing:
-        smooth, word = each * weight, backend.word_logsumexp(*of, totals.top, words)
+        smooth, word = each * weight, backend.word_logsumexp(chunk, totals.top, words)
         torch.testing.assert_close((word.log2 - totals.total.log2()[:, None]) * LN2, log_probs, rtol=1e-6, atol=1e-5)
         torch.testing.assert_close(word.log2.sum(1) * LN2, word.lse_sum, rtol=1e-5, atol=1e-5)
     sums = torch.zeros(4, S)
     out = None if gradient_dtype is None else padded_chunk(n, S, gradient_dtype, pad)
     by_norm = backend.norm_gradient(totals, scale, targets, rest * weight, smooth, word)
     of_senses = p.sense_to_word.int()
-    dD = backend.backward(*of, totals.top, scale, target, targets, rest * weight, of_senses, sums, smooth, word, out)
+    dD = backend.backward(chunk, totals.top, scale, target, targets, rest * weight, of_senses, sums, smooth, word, out)
     dD = dD.to(round_dD or dD.dtype).float() / gain
     by_norm, (SF, ST, straight, by_bias) = by_norm / gain, sums / gain
     dh, dW, dtheta = dD @ W, dD.t() @ h, torch.zeros(S)

@@ -1,16 +1,16 @@
-"""Matrix products of float16 or bfloat16 matrices, accumulated and returned in float32, without a float32 copy of either.
+"""Products of float16 or bfloat16 matrices, accumulated and returned in float32, without a float32 copy of either.
 
 What there is for it:
 
-- CUDA, torch 2.8 or newer: ``torch.mm(a, b, out_dtype=torch.float32)`` on tensor cores. ``torch.addmm`` has the argument
-  too, but 2.8 refuses a float32 summand ("self and mat2 must have the same dtype"), later versions take it.
-- CUDA, older torch: blocks of the larger matrix are converted to float32 and multiplied in TF32, which holds float16 and
-  bfloat16 exactly, so nothing is rounded before the sum; half the speed of the former, and a copy of one block.
+- CUDA, torch 2.8 or newer: ``torch.mm(a, b, out_dtype=torch.float32)`` on tensor cores. ``torch.addmm`` has the
+  argument too, but 2.8 refuses a float32 summand ("self and mat2 must have the same dtype"); later versions take it.
+- CUDA, older torch: blocks of the larger matrix are converted to float32 and multiplied in TF32, which holds float16
+  and bfloat16 exactly: nothing is rounded before the sum. Half the speed of the former, and a copy of one block.
 - Elsewhere (a CPU has no ``out_dtype`` in torch 2.13): the same blocks, in float32. A CPU's own bfloat16 product
   returns bfloat16.
 
-Each way is tried once per device and precision, on matrices of 16 × 16: what a build of torch for other hardware can do,
-its version does not say. Nothing here waits for the device.
+Each way is tried once per device and precision, on matrices of 16 × 16: what a build of torch for other hardware can
+do, its version does not say. Nothing here waits for the device.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ HALVES = (torch.float16, torch.bfloat16)
 BLOCK = 8192  # rows of the larger matrix that are converted at a time
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def has_out_dtype(device: str, dtype: torch.dtype, adding: bool = False) -> bool:
     """Whether torch multiplies ``dtype`` into float32 on a kind of device, and adds the product to a float32 matrix."""
     if device == "cpu":

@@ -5,9 +5,9 @@ For a token h and a sense w let z = D / |h|, c = z / |w| and y = −θ c log2(e)
     F = |h| |w| c φ(−θc)      =  D P(y)     or  (E − 1) b |h|,      b = −|w| / θ,
     T = |h| |w|² c² φ'(−θc)   =  D z Q(y)   or  (D E − F) b,
 
-the former for |y| < 0.75, where the latter lose digits; P(y) = φ(y ln 2) and Q(y) = φ'(y ln 2) are polynomials. So θ = 0
-is no special case, and no expm1 is needed, which Triton has only in libraries of the vendors. Inside the kernels scores
-are in units of log 2: K0 = F slope and K = K0 + bias, with log2(e) inside ``slope`` and ``bias``.
+the former for |y| < 0.75, where the latter lose digits; P(y) = φ(y ln 2) and Q(y) = φ'(y ln 2) are polynomials. So
+θ = 0 is no special case, and no expm1 is needed, which Triton has only in libraries of the vendors. Inside the kernels
+scores are in units of log 2: K0 = F slope and K = K0 + bias, with log2(e) inside ``slope`` and ``bias``.
 
 ``top`` is the largest score of a token, rounded up to a whole number: multiplying by 2^(top − higher) is exact then.
 K − top is the same expression in every kernel (:func:`below`), as the rounding of a large K would show otherwise.
@@ -60,20 +60,20 @@ def load_senses(constants, width, at, mask, KERNEL: tl.constexpr):
 
 @triton.jit
 def kernel_values(d, h_norm, h_inverse, a, b, slope, KERNEL: tl.constexpr):
-    """F and slope, so that K0 = F slope, and z, y, E; for senses that are straight F is D."""
-    z = d * h_inverse
-    y, E, F = z, z, d
+    """F and slope, so that K0 = F slope, y and E; F is D where the kernel is the inner product."""
+    y = d * h_inverse
+    E, F = y, d
     if KERNEL == DOT:
         slope = tl.full(d.shape, LOG2E, tl.float32)
     else:
-        y = z * a
+        y *= a
         E = tl.exp2(y)
         bh = b * h_norm
         F = tl.where(tl.abs(y) < POLYNOMIAL_BELOW, d * phi_polynomial(y), tl.fma(E, bh, -bh))
         if KERNEL == RELEASED:
             F = tl.where(d > 0, F, d)
             slope = tl.where(d > 0, slope, LOG2E)
-    return F, slope, z, y, E
+    return F, slope, y, E
 
 
 @triton.jit
@@ -82,24 +82,13 @@ def below(F, slope, bias, top):
     return tl.fma(F, slope, -top) + bias
 
 
+# fmt: off
 @triton.jit
 def forward_kernel(
-    D,
-    D_stride,
-    n,
-    S,
-    width,
-    h_norm,
-    h_inverse,
-    constants,
-    constants_width,
-    parts,
-    columns_per_part,
-    KERNEL: tl.constexpr,
-    MEAN: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
+    D, D_stride, h_norm, h_inverse, constants, constants_width, n, S, width, parts, columns_per_part,
+    KERNEL: tl.constexpr, MEAN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):
+# fmt: on
     """Of each token over one part of the senses: top, Σ 2^(K − top), Σ 2^(K − top) K0; parts (parts, 3, n).
 
     One sweep. The sums are kept per lane to the end; only the maximum is reduced in every step.
@@ -118,12 +107,12 @@ def forward_kernel(
         a, b, slope, bias = load_senses(constants, constants_width, cols, cols < constants_width, KERNEL)
         d = tl.load(D_rows + cols[None, :], mask=in_rows[:, None] & (cols < width)[None, :], other=0.0).to(tl.float32)
         d = tl.where((cols < S)[None, :], d, 0.0)
-        F, slopes, z, y, E = kernel_values(d, norm, inverse, a[None, :], b[None, :], slope[None, :], KERNEL)
+        F, slopes, _, _ = kernel_values(d, norm, inverse, a[None, :], b[None, :], slope[None, :], KERNEL)
         K = tl.fma(F, slopes, bias[None, :])
         higher = tl.maximum(top, tl.ceil(tl.max(K, 1, keep_dims=True)))
         shrink = tl.exp2(top - higher)
         e = tl.exp2(below(F, slopes, bias[None, :], higher))
-        e = tl.fma(d, 0.0, e)  # the maximum drops NaN, and θ > 0 makes a finite score of an infinite D: neither may hide
+        e = tl.fma(d, 0.0, e)  # NaN if D is infinite: θ > 0 would make a finite score of it
         total = tl.fma(total, shrink, e)
         if MEAN:
             mean = tl.fma(mean, shrink, e * (F * slopes))
@@ -135,10 +124,12 @@ def forward_kernel(
         tl.store(to + 2 * n, tl.sum(mean, 1), mask=in_rows)
 
 
+# fmt: off
 @triton.jit
 def combine_parts_kernel(
-    parts, n_parts, n, h_inverse, top_out, total_out, mean_out, MEAN: tl.constexpr, ROWS: tl.constexpr
+    parts, n_parts, n, h_inverse, top_out, total_out, mean_out, MEAN: tl.constexpr, ROWS: tl.constexpr,
 ):
+# fmt: on
     """The parts of :func:`forward_kernel` (parts, 3, n) as one, in a fixed order, and the mean by K0 / |h|."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = rows < n
@@ -161,38 +152,15 @@ def combine_parts_kernel(
         tl.store(mean_out + rows, mean * inverse * LN2, mask=in_rows)
 
 
+# fmt: off
 @triton.jit
 def backward_kernel(
-    D,
-    D_stride,
-    dD,
-    dD_stride,
-    n,
-    S,
-    width,
-    h_norm,
-    h_inverse,
-    constants,
-    constants_width,
-    top,
-    scale,
-    target,
-    target_top,
-    target_total,
-    target_weight,
-    sense_to_word,
-    smooth,
-    word_lse,
-    word_stride,
-    parts,
-    rows_per_part,
-    KERNEL: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    BIAS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
+    D, D_stride, h_norm, h_inverse, constants, constants_width, dD, dD_stride, n, S, width, top, scale, target,
+    target_top, target_total, target_weight, sense_to_word, smooth, word_log2, word_stride, parts, rows_per_part,
+    KERNEL: tl.constexpr, SMOOTH: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):
-    """G ∂K/∂D of one part of the tokens, which may take the place of D, and sums over these tokens; parts (parts, 4, width).
+# fmt: on
+    """dD = G ∂K/∂D, which may be D itself, and sums over one part of the tokens; parts (parts, 4, constants_width).
 
     The sums are Σ G F, Σ G T, Σ G D where the kernel is straight, Σ G. Of a sense of the target G is P(sense | word)
     times one number, scale Σ 2^(K − top) − smooth − target_weight with the sum over its word: no scatter, and no
@@ -229,13 +197,13 @@ def backward_kernel(
         mask = in_rows[:, None] & in_cols
         offsets = rows.to(tl.int64)[:, None]
         d = tl.load(D + offsets * D_stride + cols[None, :], mask=mask, other=0.0).to(tl.float32)
-        F, slopes, z, y, E = kernel_values(d, norm, inverse, a, b, slope, KERNEL)
+        F, slopes, y, E = kernel_values(d, norm, inverse, a, b, slope, KERNEL)
         K = below(F, slopes, bias, tl.where(of_target, own_top[:, None], tops[:, None]))
         G = tl.exp2(K) * tl.where(of_target, own_share[:, None], share[:, None])
         if SMOOTH:
-            at = word_lse + offsets * word_stride + words
-            lse_of_word = tl.load(at, mask=in_rows[:, None] & (cols < S)[None, :], other=0.0)
-            G -= tl.where(of_target, 0.0, smooth_share[:, None] * tl.exp2(K - lse_of_word))
+            at = word_log2 + offsets * word_stride + words
+            log2_of_word = tl.load(at, mask=in_rows[:, None] & (cols < S)[None, :], other=0.0)
+            G -= tl.where(of_target, 0.0, smooth_share[:, None] * tl.exp2(K - log2_of_word))
         gradient = G
         if KERNEL == PAPER:
             gradient = G * (E * (slope * LN2))
@@ -250,7 +218,7 @@ def backward_kernel(
         if KERNEL != DOT:
             near = tl.abs(y) < POLYNOMIAL_BELOW
             sum_F = tl.fma(G, F, sum_F)
-            sum_T = tl.fma(G, tl.where(near, d * z * phi_prime_polynomial(y), tl.fma(d, E, -F) * b), sum_T)
+            sum_T = tl.fma(G, tl.where(near, d * (d * inverse) * phi_prime_polynomial(y), tl.fma(d, E, -F) * b), sum_T)
     to = parts + tl.program_id(1) * 4 * constants_width + cols
     in_senses = cols < S
     if KERNEL != DOT:
@@ -262,10 +230,12 @@ def backward_kernel(
         tl.store(to + 3 * constants_width, tl.sum(sum_G, 0), mask=in_senses)
 
 
+# fmt: off
 @triton.jit
 def add_sums_kernel(
-    parts, n_parts, S, constants_width, w_inverse, sums, WANTED: tl.constexpr, COLS: tl.constexpr
+    parts, n_parts, S, constants_width, w_inverse, sums, WANTED: tl.constexpr, COLS: tl.constexpr,
 ):
+# fmt: on
     """Adds the parts of :func:`backward_kernel` to sums (4, S), in a fixed order, without the |w| inside F, T and D.
 
     WANTED: bit i for row i.
@@ -283,30 +253,14 @@ def add_sums_kernel(
         tl.store(to, tl.load(to, mask=mask, other=0.0) + value * factor, mask=mask)
 
 
+# fmt: off
 @triton.jit
 def words_kernel(
-    D,
-    D_stride,
-    n,
-    V,
-    h_norm,
-    h_inverse,
-    constants,
-    constants_width,
-    top,
-    total,
-    order,
-    offsets,
-    most,
-    word_lse,
-    word_stride,
-    parts,
-    KERNEL: tl.constexpr,
-    LOG_PROBS: tl.constexpr,
-    SUMS: tl.constexpr,
-    ROWS: tl.constexpr,
+    D, D_stride, h_norm, h_inverse, constants, constants_width, n, V, top, total, order, offsets, most, out,
+    out_stride, parts, KERNEL: tl.constexpr, LOG_PROBS: tl.constexpr, SUMS: tl.constexpr, ROWS: tl.constexpr,
     WORDS: tl.constexpr,
 ):
+# fmt: on
     """log2 Σ 2^(K − top) over the senses of each word that has at most ``most`` of them; a lane goes through one word.
 
     With LOG_PROBS less log2 total, times log 2. With SUMS parts (…, 2, n): over the words of the block, the sum of
@@ -334,11 +288,11 @@ def words_kernel(
         sense = tl.load(order + first + i, mask=some, other=0)
         a, b, slope, bias = load_senses(constants, constants_width, sense, some, KERNEL)
         d = tl.load(D_rows + sense[None, :], mask=in_rows[:, None] & some[None, :], other=0.0).to(tl.float32)
-        F, slopes, z, y, E = kernel_values(d, norm, inverse, a[None, :], b[None, :], slope[None, :], KERNEL)
+        F, slopes, _, _ = kernel_values(d, norm, inverse, a[None, :], b[None, :], slope[None, :], KERNEL)
         K = below(F, slopes, bias[None, :], tops)
         e = tl.exp2(-tl.abs(K - highest))  # one exponential, whichever is larger
         e = tl.where(some[None, :], e, 0.0)
-        rises = some[None, :] & (K > highest)
+        rises = some[None, :] & (highest < K)
         weight = tl.where(rises, tl.fma(weight, e, 1.0), weight + e)
         if SUMS:
             mean = tl.where(rises, tl.fma(mean, e, F * slopes), tl.fma(e, F * slopes, mean))
@@ -348,8 +302,8 @@ def words_kernel(
     if LOG_PROBS:
         lse = (lse - tl.log2(tl.load(total + rows, mask=in_rows, other=1.0))[:, None]) * LN2
     mask = in_rows[:, None] & in_words[None, :]
-    to = word_lse + rows.to(tl.int64)[:, None] * word_stride + words[None, :]
-    tl.store(to, lse.to(word_lse.dtype.element_ty), mask=mask)
+    to = out + rows.to(tl.int64)[:, None] * out_stride + words[None, :]
+    tl.store(to, lse.to(out.dtype.element_ty), mask=mask)
     if SUMS:
         at = parts + block.to(tl.int64) * 2 * n + rows
         tl.store(at, tl.sum(tl.where(in_words[None, :], lse, 0.0), 1) * LN2, mask=in_rows)
@@ -357,40 +311,18 @@ def words_kernel(
         tl.store(at + n, mean * tl.sum(inverse, 1) * LN2, mask=in_rows)
 
 
+# fmt: off
 @triton.jit
 def pairs_kernel(
-    D,
-    D_stride,
-    n,
-    n_pairs,
-    h_norm,
-    h_inverse,
-    constants,
-    constants_width,
-    top,
-    total,
-    order,
-    offsets,
-    words,
-    lse_out,
-    lse_stride,
-    mean_out,
-    top_out,
-    total_out,
-    scores,
-    scores_stride,
-    KERNEL: tl.constexpr,
-    LISTED: tl.constexpr,
-    LOG_PROBS: tl.constexpr,
-    MEAN: tl.constexpr,
-    SCORES: tl.constexpr,
-    PAIRS: tl.constexpr,
-    SENSES: tl.constexpr,
+    D, D_stride, h_norm, h_inverse, constants, constants_width, n, n_pairs, top, total, order, offsets, words, out,
+    out_stride, mean_out, top_out, total_out, scores, scores_stride, KERNEL: tl.constexpr, LISTED: tl.constexpr,
+    LOG_PROBS: tl.constexpr, MEAN: tl.constexpr, SCORES: tl.constexpr, PAIRS: tl.constexpr, SENSES: tl.constexpr,
 ):
+# fmt: on
     """The same for pairs of a token and a word, several lanes to a word.
 
-    LISTED: each of the ``words`` with each token, to lse_out[token, word]; mean_out (words, 2, n) gets log Σ 2^(K − top)
-    and Σ P(sense | word) K0 / |h|. Else token i with words[i], log Σ 2^(K − top) to lse_out[i], the mean to mean_out[i],
+    LISTED: each of the ``words`` with each token, to out[token, word]; mean_out (words, 2, n) gets log Σ 2^(K − top)
+    and Σ P(sense | word) K0 / |h|. Else token i with words[i], log Σ 2^(K − top) to out[i], the mean to mean_out[i],
     and to top_out[i] and total_out[i] the word's own top, a whole number, and Σ 2^(K − own top); with SCORES also
     (K − top) log 2 of each sense of the word, to scores (n, …).
     """
@@ -414,7 +346,7 @@ def pairs_kernel(
         sense = tl.load(order + first[:, None] + i, mask=some, other=0)
         a, b, slope, bias = load_senses(constants, constants_width, sense, some, KERNEL)
         d = tl.load(D + rows[:, None] * D_stride + sense, mask=some, other=0.0).to(tl.float32)
-        F, slopes, z, y, E = kernel_values(d, norm[:, None], inverse[:, None], a, b, slope, KERNEL)
+        F, slopes, _, _ = kernel_values(d, norm[:, None], inverse[:, None], a, b, slope, KERNEL)
         K = below(F, slopes, bias, tops)
         if SCORES:
             tl.store(scores + rows[:, None] * scores_stride + i, K * LN2, mask=some)
@@ -433,12 +365,12 @@ def pairs_kernel(
         lse = (lse - tl.log2(tl.load(total + rows, mask=in_pairs, other=1.0))) * LN2
     mean = tl.sum(mean, 1) / tl.where(empty, 1.0, weight) * inverse * LN2
     if LISTED:
-        tl.store(lse_out + rows * lse_stride + word, lse.to(lse_out.dtype.element_ty), mask=in_pairs)
+        tl.store(out + rows * out_stride + word, lse.to(out.dtype.element_ty), mask=in_pairs)
         if MEAN:
             tl.store(mean_out + index * 2 * n + rows, lse * LN2, mask=in_pairs)
             tl.store(mean_out + (index * 2 + 1) * n + rows, mean, mask=in_pairs)
     else:
-        tl.store(lse_out + rows, lse * LN2, mask=in_pairs)
+        tl.store(out + rows, lse * LN2, mask=in_pairs)
         tl.store(mean_out + rows, mean, mask=in_pairs)
         tl.store(top_out + rows, tl.max(highest, 1), mask=in_pairs)
         tl.store(total_out + rows, weight, mask=in_pairs)
