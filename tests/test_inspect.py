@@ -2,57 +2,22 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train
-from fairseq.data import Dictionary
-from test_kerbs_commands import twin
+from commands import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train, twin
+from made_up_runs import WORDS, checkpoint, dictionary_folder
 
 from kerbs_fairseq.functional.initialization import initial_senses, map_of
-from kerbs_fairseq.functional.kernel import KERNELS, released_theta
+from kerbs_fairseq.functional.kernel import released_theta
 from kerbs_fairseq.inspection import command as inspect
 from kerbs_fairseq.inspection import findings
 from kerbs_fairseq.inspection.learned import Unreadable, load
-
-WORDS = ["bank", "river", "money", "the"]
-FIRST = {"kerbs_senses": 2.0, "kerbs_min_senses": 1, "kerbs_max_senses": 4, "kerbs_init": "random", "kerbs_seed": 1}
-
-
-def dictionary_folder(parent: Path) -> Path:
-    dictionary = Dictionary()
-    for i, word in enumerate(WORDS):
-        dictionary.add_symbol(word, n=10 * (i + 1))
-    (parent / "data").mkdir()
-    dictionary.save(str(parent / "data" / "dict.tgt.txt"))
-    return parent / "data"
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return dictionary_folder(tmp_path)
-
-
-def checkpoint(path: Path, data: Path, kernel: str = "paper", **model: Any) -> Path:
-    """Senses: one for each of the four special symbols, bank 3, river 2, money 1, the 2."""
-    words = torch.tensor([0, 1, 2, 3, 4, 4, 4, 5, 5, 6, 7, 7])
-    vectors = torch.eye(12, 6)
-    vectors[7:] = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
-    vectors[9] = vectors[4] * 2  # money is where the first sense of bank is
-    state = {
-        "decoder.head.senses.vectors": vectors,
-        "decoder.head.senses.theta_raw": torch.linspace(-1, 1.2, 12),
-        "decoder.head.senses.sense_to_word": words,
-        "decoder.head.senses.kernel_id": torch.tensor(KERNELS.index(kernel)),
-        "decoder.head.statistics.usage": torch.tensor([1.0, 1, 1, 1, 0.6, 0.396, 0.004, 0.5, 0.5, 1, 0, 0]),
-        "decoder.head.statistics.updates": torch.tensor(70),
-        "decoder.head.statistics.moves": torch.tensor(5),
-        **model,
-    }
-    cfg = {"model": {**FIRST, "kerbs_theta_bound": 1.0}, "task": {"data": str(data), "target_lang": "tgt"}}
-    torch.save({"model": state, "cfg": cfg}, path)
-    return path
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENT
+from commands import ENVIRONMENT, with_stand_ins
 from raw_corpora import write_dialogs, write_iwslt, write_shards
 
 from kerbs_fairseq.evaluation.paper import TASKS
@@ -26,7 +26,8 @@ TINY_GRU = "--decoder-embed-dim 16 --decoder-hidden-size 16 --decoder-out-embed-
 
 def start(script: str, *arguments: object, **options: object) -> subprocess.CompletedProcess:
     command = ["bash", str(RECIPES / script), *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False, **options)
+    env = with_stand_ins()
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False, **options)
 
 
 def run(script: str, *arguments: object) -> str:

@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from conftest import start
+from commands import start
 from inprocess import LANGUAGE_MODELS, batch, prepare, trainer
-from test_inspect import WORDS, checkpoint, dictionary_folder
-from test_report_history import JSON_LOG, MOVES
+from made_up_runs import JSON_LOG, MOVES, WORDS, checkpoint, dictionary_folder
 
 from kerbs_fairseq.inspection import findings
 from kerbs_fairseq.inspection.contexts import Reader

@@ -5,21 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_up_runs import JSON_LOG, MOVES
 
 from kerbs_fairseq.inspection.learned import Unreadable
 from kerbs_fairseq.report import plots
 from kerbs_fairseq.report.history import from_checkpoint, read_log, read_moves
 
-MOVES = "update\tsense\tfrom_word\tto_word\tusage\tlog_accuracy\n"
-JSON_LOG = """\
-2026-11-17 03:53:30 | INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,234)
-2026-11-17 03:53:35 | INFO | valid | {"epoch": 1, "valid_loss": "5.5", "valid_ppl": "45.25", "valid_num_updates": "63"}
-03:53:35 | INFO | train | {"epoch": 1, "train_loss": "7", "train_num_updates": "63", "train_kerbs_moved_total": "2"}
-{"epoch": 2, "update": 1.587, "loss": "6.4", "num_updates": "100", "lr": "0.002", "kerbs_moved_total": "5"}
-{"epoch": 2, "valid_loss": "3.5", "valid_ppl": "11.31", "valid_num_updates": "126", "valid_best_loss": "3.5"}
-{"epoch": 2, "train_loss": "4.5", "train_num_updates": "126", "train_kerbs_moved_total": "5"}
-{"this is": no JSON}
-"""
 PLAIN_LOG = """\
 2026-11-17 04:05:03 | INFO | train | epoch 001 | loss 15.333 | ppl 41268 | num_updates 2 | kerbs_moved_total 3 | wall 22
 2026-11-17 04:05:03 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 3.1 | ppl 8.57 | wps 9 | num_updates 2
