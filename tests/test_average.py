@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PACKAGE, SMALL_LSTM, run, train
-from test_kerbs_commands import twin
+from commands import PACKAGE, SMALL_LSTM, run, train, twin
 
 from kerbs_fairseq.cli import average
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import start
+from commands import start
 
 from kerbs_fairseq.demo import run as demo
 from kerbs_fairseq.runs import process as commands

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train
+from commands import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train, twin
 from made_up_runs import WORDS, checkpoint, dictionary_folder
-from test_kerbs_commands import twin
 
 from kerbs_fairseq.functional.kernel import released_theta
 from kerbs_fairseq.inspection import command as inspect

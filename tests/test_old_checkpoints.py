@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PACKAGE, run, start
+from commands import PACKAGE, run, start
 
 pytestmark = pytest.mark.e2e
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ENVIRONMENT, PACKAGE
+from commands import ENVIRONMENT, PACKAGE, with_stand_ins
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from raw_corpora import write_dialogs, write_iwslt, write_shards
@@ -30,7 +30,8 @@ TINY_GRU = "--decoder-embed-dim 16 --decoder-hidden-size 16 --decoder-out-embed-
 
 def start(script: str, *arguments: object, **options: object) -> subprocess.CompletedProcess:
     command = ["bash", str(RECIPES / script), *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False, **options)
+    env = with_stand_ins()
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False, **options)
 
 
 def run(script: str, *arguments: object) -> str:

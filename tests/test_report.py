@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from conftest import start
+from commands import start
 from inprocess import LANGUAGE_MODELS, batch, prepare, trainer
 from made_up_runs import JSON_LOG, MOVES, WORDS, checkpoint, dictionary_folder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PACKAGE
+from commands import PACKAGE
 from evaluated import made_up
 from hypothesis import given
 from hypothesis import strategies as st

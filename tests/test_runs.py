@@ -20,7 +20,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 import torch
-from conftest import BIN, ENVIRONMENT
+from commands import BIN, ENVIRONMENT
 from made_up_runs import checkpoint, dictionary_folder
 from omegaconf import OmegaConf
 

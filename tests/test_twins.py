@@ -1,4 +1,4 @@
-"""Every twin in the registry: one training step, probabilities that sum to 1, one beam search; or a clear refusal."""
+"""Every kind of twin in the registry: a training step, probabilities that sum to 1, a beam search; or a refusal."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq import models
-from inprocess import ARCHITECTURES, LANGUAGE_MODELS, TWINS, batch, decided, log_probs, prepare, search
+from inprocess import (
+    ARCHITECTURES,
+    LANGUAGE_MODELS,
+    TWINS,
+    batch,
+    decided,
+    kinds,
+    log_probs,
+    prepare,
+    representative,
+    search,
+    settings_of,
+)
 from omegaconf import open_dict
 
 from kerbs_fairseq.functional import chunked_loss
@@ -15,6 +27,8 @@ from kerbs_fairseq.plugin.decoders import features_of
 from kerbs_fairseq.plugin.unsupported import REASONS
 
 FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
+KINDS = kinds()
+OTHER_SIZES = [twin for twin in TWINS if twin not in KINDS]
 FREE_OF_KERBS = {name for name in models.MODEL_REGISTRY if not name.startswith(("kerbs_", "mos_"))}
 
 
@@ -23,7 +37,7 @@ def data_for(joined: Path, text: Path):
     return lambda base: text if base in LANGUAGE_MODELS else joined
 
 
-@pytest.mark.parametrize(("base", "arch"), TWINS, ids=[arch for _, arch in TWINS])
+@pytest.mark.parametrize(("base", "arch"), KINDS, ids=[arch for _, arch in KINDS])
 def test_every_twin_trains_and_searches(data_for, base: str, arch: str) -> None:
     criterion = "kerbs_cross_entropy" if arch.startswith("kerbs_") else "cross_entropy"
     command = f"--arch {arch} --criterion {criterion}"
@@ -50,6 +64,16 @@ def test_every_twin_trains_and_searches(data_for, base: str, arch: str) -> None:
     assert [len(sentence) for sentence in found] == [3] * 6
 
 
+@pytest.mark.parametrize(("base", "arch"), OTHER_SIZES, ids=[arch for _, arch in OTHER_SIZES])
+def test_a_twin_of_other_sizes_is_made_like_the_one_that_is_trained(base: str, arch: str) -> None:
+    trained = representative(base, arch)
+    assert (base, trained) in KINDS
+    assert models.ARCH_MODEL_REGISTRY[arch] is models.ARCH_MODEL_REGISTRY[trained]
+    assert models.ARCH_MODEL_NAME_REGISTRY[arch] == models.ARCH_MODEL_NAME_REGISTRY[trained]
+    assert settings_of(base, arch) == settings_of(base, trained)
+    assert adaptive_by_default(arch) == adaptive_by_default(trained)
+
+
 def adaptive_by_default(arch: str) -> bool:
     import argparse
 
@@ -66,14 +90,14 @@ def test_some_architectures_are_adaptive_by_default() -> None:
 def test_a_twin_has_the_defaults_of_its_architecture() -> None:
     import argparse
 
-    for base, archs in ARCHITECTURES.items():
-        for arch in archs:
-            stock, twin = argparse.Namespace(), argparse.Namespace()
-            models.ARCH_CONFIG_REGISTRY[arch](stock)
-            models.ARCH_CONFIG_REGISTRY[f"kerbs_{arch}"](twin)
-            assert vars(stock).items() <= vars(twin).items(), f"{base}: {arch}"
-            if base not in models.MODEL_DATACLASS_REGISTRY:  # else the dataclass has them
-                assert twin.kerbs_min_senses == 1
+    for base, arch in TWINS:
+        prefix, _, stock_arch = arch.partition("_")
+        stock, twin = argparse.Namespace(), argparse.Namespace()
+        models.ARCH_CONFIG_REGISTRY[stock_arch](stock)
+        models.ARCH_CONFIG_REGISTRY[arch](twin)
+        assert vars(stock).items() <= vars(twin).items(), f"{base}: {arch}"
+        if base not in models.MODEL_DATACLASS_REGISTRY:  # else the dataclass has them
+            assert (twin.kerbs_min_senses == 1) if prefix == "kerbs" else (twin.mos_components == 3)
 
 
 def test_every_model_has_a_twin_or_a_reason() -> None:
@@ -92,7 +116,8 @@ def test_the_support_matrix_names_every_model() -> None:
 @pytest.mark.parametrize("prefix", ["kerbs", "mos"])
 @pytest.mark.parametrize("base", sorted(REASONS))
 def test_refused_model_says_why(prefix: str, base: str) -> None:
-    for arch in models.ARCH_MODEL_INV_REGISTRY.get(base, []):
+    architectures = {base, *models.ARCH_MODEL_INV_REGISTRY.get(base, [])}  # some models have no other
+    for arch in architectures:
         with pytest.raises(ValueError, match=f"kerbs_fairseq: {prefix}_{base}: "):
             models.ARCH_MODEL_REGISTRY[f"{prefix}_{arch}"].build_model(None, None)
 

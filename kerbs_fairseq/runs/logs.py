@@ -15,7 +15,6 @@ EVENT = re.compile(r"\bupdate (\d+): (\d+) senses moved")
 PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 EPOCH_END = re.compile(r"\bepoch \d+ \| (?:valid on '([^']+)' subset \| )?")
 WITHIN_EPOCH = re.compile(r"\bepoch \d+(?: \| [^|:]+)?:\s+\d+ / \d+ ")
-
 SPEED = re.compile(r"(?:Translated|Evaluated) .*?([\d.]+) tokens/s\)")
 
 
@@ -114,13 +113,10 @@ def seconds_per_update(log: Path) -> Optional[float]:
 def tokens_per_second(*logs: Path) -> Optional[float]:
     """How fast fairseq-generate or fairseq-eval-lm was, from the first of its logs that says it."""
     for log in logs:
-        found = (
-            re.search(r"(?:Translated|Evaluated) .*?([\d.]+) tokens/s\)", "\n".join(read_lines(log)))
-            if log.is_file()
-            else None
-        )
-        if found:
-            return float(found[1])
+        for line in read_lines(log) if log.is_file() else ():
+            found = SPEED.search(line)
+            if found:
+                return float(found[1])
     return None
 
 
