@@ -19,7 +19,7 @@ from kerbs_fairseq.evaluation.diversity import distinct, diversity, share_of_mos
 from kerbs_fairseq.evaluation.pages import NOTHING, fill, filled
 from kerbs_fairseq.evaluation.paper import TASKS
 from kerbs_fairseq.evaluation.results import data_of, gather, read_results
-from kerbs_fairseq.evaluation.runs import Run, dead_parameters
+from kerbs_fairseq.evaluation.runs import Run, of_training
 from kerbs_fairseq.evaluation.significance import paired_t_test
 from kerbs_fairseq.evaluation.table import commands, markdown_of, summary
 from kerbs_fairseq.runs.checkpoint import NOT_LEARNED
@@ -119,12 +119,13 @@ def test_dead_parameters_are_those_without_a_gradient(joined: Path, tmp_path: Pa
     run.criterion(run.model, batch(run))[0].backward()
     unused = {name: p.numel() for name, p in run.model.named_parameters() if p.grad is None}
     assert {name for name, _ in run.model.named_parameters() if NOT_LEARNED.search(name)} == set(unused)
-    assert dead_parameters(Run(tmp_path)) == 0, "without a checkpoint"
+    assert of_training(Run(tmp_path))["parameters"] is None, "without a checkpoint"
     torch.save({"model": run.model.state_dict()}, tmp_path / "checkpoint_best.pt")
-    assert dead_parameters(Run(tmp_path)) == sum(unused.values()) > 0
+    learned = sum(p.numel() for name, p in run.model.named_parameters() if name not in unused)
+    assert of_training(Run(tmp_path))["parameters"] == learned
     (tmp_path / "checkpoint_best.pt").write_bytes(b"cut short")
-    with pytest.raises(UserError, match="cannot be read"):
-        dead_parameters(Run(tmp_path))
+    with pytest.raises(UserError, match=r"checkpoint_best\.pt"):
+        of_training(Run(tmp_path))
 
 
 # --- results as data
