@@ -1,13 +1,13 @@
 """Shared by all tests: a small demo corpus, its binary forms and trained models, each made once for all workers."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Callable
 
+import configs
 import pytest
+import torch
+from commands import SMALL_TRANSFORMER, SMALL_TRANSFORMER_LM, run, train, twin
 from filelock import FileLock
 from hypothesis import settings
 
@@ -15,51 +15,8 @@ from kerbs_fairseq.demo.write import Sizes, write_corpus
 
 settings.register_profile("whatever the machine", deadline=None)  # a time is no test: others may be at work
 settings.load_profile("whatever the machine")
-
-PACKAGE = Path(__file__).resolve().parent.parent / "kerbs_fairseq"
-BIN = Path(sys.executable).parent
-ENVIRONMENT = {
-    **os.environ,
-    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",  # as in an activated environment
-    "OMP_NUM_THREADS": "1",  # the tests themselves run in parallel
-}
-
-SMALL_TRANSFORMER = (
-    "--arch transformer_iwslt_de_en --encoder-layers 1 --decoder-layers 1 "
-    "--encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads 2 "
-    "--decoder-embed-dim 32 --decoder-ffn-embed-dim 32 --decoder-attention-heads 2"
-)
-SMALL_LSTM = (
-    "--arch lstm_wiseman_iwslt_de_en --encoder-embed-dim 32 --decoder-embed-dim 32 --decoder-out-embed-dim 32 "
-    "--encoder-hidden-size 32 --decoder-hidden-size 32"
-)
-SMALL_TRANSFORMER_LM = (
-    "--arch transformer_lm --decoder-layers 1 --decoder-embed-dim 32 --decoder-input-dim 32 --decoder-output-dim 32 "
-    "--decoder-ffn-embed-dim 32 --decoder-attention-heads 2"
-)
-SMALL_LSTM_LM = "--arch lstm_lm --decoder-embed-dim 32 --decoder-hidden-size 32 --decoder-out-embed-dim 32"
-QUICK = (
-    "--optimizer adam --lr 0.005 --max-tokens 800 --no-progress-bar --log-format json --no-epoch-checkpoints --seed 3"
-)
-
-
-def start(command: str, **options: object) -> subprocess.CompletedProcess:
-    """Run a command line with this environment's console commands, whatever its exit code."""
-    name, *arguments = command.split()
-    settings = {"env": ENVIRONMENT, "capture_output": True, "text": True, "timeout": 300, **options}
-    return subprocess.run([str(BIN / name), *arguments], check=False, **settings)
-
-
-def run(command: str, **options: object) -> str:
-    """Run a command line that must succeed; what it printed on both streams."""
-    done = start(command, **options)
-    assert done.returncode == 0, f"$ {command}\nexit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
-
-
-def train(data: Path, model: str, save: Path, options: str, **more: object) -> str:
-    """fairseq-train with the plugin and settings that take seconds."""
-    return run(f"fairseq-train {data} --user-dir {PACKAGE} {model} --save-dir {save} {QUICK} {options}", **more)
+configs.install()
+torch.set_num_threads(1)  # the tests themselves run in parallel; with more: test_threads.py
 
 
 @pytest.fixture(scope="session")
@@ -131,9 +88,7 @@ def reported(once, pairs: Path, transformer: Path) -> Path:
         options = "--criterion kerbs_cross_entropy --max-epoch 2 --kerbs-reallocate-after 2 --kerbs-reallocate-every 2"
         moves = f"--kerbs-move-log {folder}/kerbs/moves.tsv --kerbs-threshold 0"
         (folder / "kerbs").mkdir(parents=True)
-        log = train(
-            pairs, SMALL_TRANSFORMER.replace("--arch ", "--arch kerbs_"), folder / "kerbs", f"{options} {moves}"
-        )
+        log = train(pairs, twin(SMALL_TRANSFORMER), folder / "kerbs", f"{options} {moves}")
         (folder / "kerbs" / "train.log").write_text(log)
         checkpoints = f"{folder}/kerbs/checkpoint_last.pt {transformer}/checkpoint_last.pt"
         run(f"kerbs-report {checkpoints} --data {pairs} --word the --word a --word bank -o {folder}/report")

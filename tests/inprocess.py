@@ -1,6 +1,7 @@
 """Models built in this process as fairseq-train builds them, from a command line, and small enough to be quick."""
 
 import functools
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,31 @@ ARCHITECTURES = {base: sorted(models.ARCH_MODEL_INV_REGISTRY.get(base, [base])) 
 TWINS = [(base, f"{prefix}_{arch}") for prefix in HEADS for base, archs in ARCHITECTURES.items() for arch in archs]
 
 
+def parse(data: object, base: str, command: str, seed: int = 1) -> Namespace:
+    """The options of a small model, as fairseq-train reads them."""
+    task = "language_modeling --sample-break-mode eos" if base in LANGUAGE_MODELS else "translation"
+    arguments = f"{data} --task {task} {SMALL[base]} --dropout 0 {command} --seed {seed}"
+    return options.parse_args_and_arch(options.get_training_parser(), arguments.split())
+
+
+@functools.cache
+def settings_of(base: str, arch: str) -> dict[str, Any]:
+    """What makes a small model of this architecture, but for rates of dropout: :data:`SMALL` sets the sizes."""
+    settings = vars(parse("data", base, f"--arch {arch}"))
+    settings["arch"] = models.ARCH_MODEL_NAME_REGISTRY[arch]
+    return {name: value for name, value in settings.items() if "dropout" not in name}
+
+
+def representative(base: str, arch: str) -> str:
+    """The first twin that is the same small model as ``arch``."""
+    return next(a for b, a in TWINS if b == base and settings_of(b, a) == settings_of(base, arch))
+
+
+def kinds() -> list[tuple[str, str]]:
+    """The twins that differ in more than sizes and rates of dropout."""
+    return [(base, arch) for base, arch in TWINS if representative(base, arch) == arch]
+
+
 class Run(NamedTuple):
     """What fairseq-train has before its first update."""
 
@@ -46,10 +72,7 @@ class Run(NamedTuple):
 
 def prepare(data: Path, base: str, command: str, seed: int = 1) -> Run:
     """Parse a command line of fairseq-train and build task, model and criterion."""
-    task = "language_modeling --sample-break-mode eos" if base in LANGUAGE_MODELS else "translation"
-    arguments = f"{data} --task {task} {SMALL[base]} --dropout 0 {command} --seed {seed}"
-    args = options.parse_args_and_arch(options.get_training_parser(), arguments.split())
-    cfg = convert_namespace_to_omegaconf(args)
+    cfg = convert_namespace_to_omegaconf(parse(data, base, command, seed))
     torch.manual_seed(seed)
     built = tasks.setup_task(cfg.task)
     built.load_dataset("valid")

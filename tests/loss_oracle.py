@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
 import torch
-from test_kernel import THETAS, exact_by_theta, exact_k, exact_slope
+from kernel_oracle import THETAS, exact_by_theta, exact_k, exact_slope
 from torch import Tensor
 
 from kerbs_fairseq.functional.chunked_loss import chunked_loss

@@ -8,12 +8,12 @@ from typing import Optional
 
 import pytest
 import torch
-from conftest import ENVIRONMENT
+from commands import ENVIRONMENT
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kernel_oracle import COSINES, THETAS, exact_k, exact_slope, precision, relative_error
 from loss_oracle import Loss, Problem, assert_close, oracle, problem
-from test_kernel import COSINES, THETAS, exact_k, exact_slope, precision, relative_error
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends import build, cpu

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from conftest import start
+from commands import start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -196,7 +196,7 @@ def test_command_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{there}"], "is there already"),
+        (["{there}"], "exists: name another folder"),
         (["{there}", "--force"], "is not a demo corpus"),
         (["{new}", "--parallel", "10,10"], "is not three whole numbers"),
         (["{new}", "--mono", "10,0,10"], "at least one sentence"),
@@ -219,6 +219,6 @@ def test_bad_input_is_explained_and_loses_nothing(
 
 @pytest.mark.e2e
 def test_console_command(tmp_path: Path) -> None:
-    done = start(f"kerbs-demo-corpus {tmp_path}/out --parallel 5,1,1 --mono 5,1,1")
+    done = start(f"kerbs-demo-corpus {tmp_path}/out --parallel 5,1,1 --mono 5,1,1", fresh=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "truth.tsv").is_file()

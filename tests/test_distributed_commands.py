@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, start, train
+from commands import ENVIRONMENT, SMALL_LSTM, SMALL_TRANSFORMER, by_two, run, start, train, weights
 
 from kerbs_fairseq.plugin import fairseq_patches as compat
 
@@ -13,21 +13,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.thorough]  # with KerBS: test_kerbs_c
 # Shards are dealt batch by batch: with --update-freq 2 one process takes the same two batches for an update.
 UPDATES = "--max-update 4 --dropout 0 --attention-dropout 0"
 LSTM_UPDATES = "--max-update 4 --dropout 0"
-# Never initialised or never used by fairseq itself, and so different between equal runs.
-MEANINGLESS = ("_float_tensor", "in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias", "fc1_", "fc2_")
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    model = torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"]
-    return {name: value for name, value in model.items() if not any(part in name for part in MEANINGLESS)}
-
-
-def by_two(pairs: Path, model: str, save: Path, options: str) -> str:
-    return (
-        f"torchrun --nproc_per_node 2 --standalone --no-python "
-        f"fairseq-train {pairs} --user-dir {PACKAGE} {model} --save-dir {save} {QUICK} {options} "
-        "--distributed-backend gloo --cpu"
-    )
 
 
 @pytest.mark.parametrize("fixed", [True, False], ids=["with the fix", "without"])

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENT, start
-from test_requirements import pretend
+from commands import ENVIRONMENT, pretend, start
 
 from kerbs_fairseq import requirements
 from kerbs_fairseq.cli import doctor
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_healthy_environment() -> None:
-    done = start("kerbs-doctor")
+    done = start("kerbs-doctor", fresh=True)
     assert done.returncode == 0, done.stdout
     assert done.stdout.rstrip().endswith("All is well.")
     assert done.stderr == ""
@@ -26,7 +25,7 @@ def test_healthy_environment() -> None:
 
 
 def test_wrong_version(tmp_path: Path) -> None:
-    done = start("kerbs-doctor", env=pretend(tmp_path, "hydra-core", "1.0.7"))
+    done = start("kerbs-doctor", env=pretend(tmp_path, "hydra-core", "1.0.7"), fresh=True)
     assert done.returncode == 1
     assert "1 problem\n  hydra-core 1.0.7 is not supported" in done.stdout
     assert "checkpoint-load     off: the plugin is" in done.stdout
@@ -34,7 +33,7 @@ def test_wrong_version(tmp_path: Path) -> None:
 
 def test_fairseq_that_does_not_import(tmp_path: Path) -> None:
     (tmp_path / "fairseq.py").write_text("raise RuntimeError('broken on purpose')\n")
-    done = start("kerbs-doctor", env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)})
+    done = start("kerbs-doctor", env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}, fresh=True)
     assert done.returncode == 1
     assert "broken on purpose" in done.stdout
 

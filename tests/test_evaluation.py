@@ -11,18 +11,13 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
 from kerbs_fairseq.evaluation import command, sweep
-from kerbs_fairseq.evaluation.outputs import (
-    BadOutput,
-    best_valid_loss,
-    best_valid_ppl,
-    hypotheses,
-    parameters_of,
-    sentence_nll,
-)
 from kerbs_fairseq.evaluation.paper import TASKS, baseline_of, name_of
 from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
 from kerbs_fairseq.evaluation.significance import paired_bootstrap
 from kerbs_fairseq.evaluation.table import markdown, spread
+from kerbs_fairseq.runs import logs
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ",", "."]), min_size=1, max_size=12).map(
     " ".join
@@ -38,12 +33,12 @@ def test_hypotheses_come_in_the_order_of_the_data(tmp_path: Path) -> None:
     path.write_text("S-1\tx\nT-1\ty\nH-1\t-0.3\t▁b\tc\nH-1\t-0.9\tworse\nD-1\t-0.3\tb\nH-0\t-0.1\t▁a \nH-2\t-0.1\t\n")
     assert hypotheses(path) == ["▁a", "▁b\tc", ""]
     path.write_text("H-0\t-0.1\ta\nH-2\t-0.1\tb\n")
-    with pytest.raises(BadOutput, match="no sentence 1"):
+    with pytest.raises(UserError, match="no sentence 1"):
         hypotheses(path)
     path.write_text("")
-    with pytest.raises(BadOutput, match="no sentence:"):
+    with pytest.raises(UserError, match="no sentence:"):
         hypotheses(path)
-    with pytest.raises(BadOutput, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         hypotheses(tmp_path / "missing")
 
 
@@ -59,19 +54,19 @@ def test_nll_of_sentences(tmp_path: Path) -> None:
 
 def test_best_validation_perplexity(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    assert best_valid_ppl(log) == best_valid_loss(log) == math.inf
+    assert logs.best(log) is logs.best(log, "loss") is None
     log.write_text(
         'x | valid | {"epoch": 1, "valid_loss": "3.2", "valid_ppl": "9.5", "valid_best_loss": "1.0"}\n'
         'x | valid | {"epoch": 2, "valid_loss": "3.3", "valid_ppl": "7.25"}\n'
     )
-    assert (best_valid_ppl(log), best_valid_loss(log)) == (7.25, 3.2)
+    assert (logs.best(log), logs.best(log, "loss")) == (7.25, 3.2)
 
 
 def test_number_of_parameters(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    assert parameters_of(log) is None
+    assert logs.parameters(log) is None
     log.write_text("x | num. shared model params: 2,589,152 (num. trained: 9)\nx | num. expert model params: 0\n")
-    assert parameters_of(log) == 2_589_152
+    assert logs.parameters(log) == 2_589_152
 
 
 # --- scores
@@ -133,7 +128,7 @@ def test_better_everywhere_is_significant_in_both_directions() -> None:
     assert paired_bootstrap(Bleu(1), bad, good).p == 1
     low, high = np.array([[[1.0, 3]] * 30]), np.array([[[2.0, 3]] * 30])
     assert paired_bootstrap(Perplexity(), low, high).p < 0.01, "a lower perplexity is better"
-    with pytest.raises(BadOutput, match="different test sets"):
+    with pytest.raises(UserError, match="different test sets"):
         paired_bootstrap(Bleu(1), good, bad[:, :7])
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PACKAGE
+from commands import PACKAGE
 
 pytestmark = pytest.mark.install
 

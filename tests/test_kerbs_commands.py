@@ -7,37 +7,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import (
-    ENVIRONMENT,
+from commands import (
     PACKAGE,
     QUICK,
     SMALL_LSTM,
     SMALL_LSTM_LM,
     SMALL_TRANSFORMER,
     SMALL_TRANSFORMER_LM,
+    by_two,
+    generate,
+    refused,
     run,
-    start,
     train,
+    twin,
+    weights,
 )
-from test_distributed_commands import MEANINGLESS, by_two
+from forced_decoding import assert_beam_scores_are_those_of_forced_decoding
 
 pytestmark = pytest.mark.e2e
 
 KERBS = "--criterion kerbs_cross_entropy --label-smoothing 0.1"
 LM_TASK = "--task language_modeling --sample-break-mode eos"
-
-
-def twin(model: str, prefix: str = "kerbs") -> str:
-    return model.replace("--arch ", f"--arch {prefix}_")
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    model = torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"]
-    return {name: value for name, value in model.items() if not any(part in name for part in MEANINGLESS)}
-
-
-def generate(pairs: Path, path: object, options: str) -> str:
-    return run(f"fairseq-generate {pairs} --user-dir {PACKAGE} --path {path} --batch-size 30 {options}")
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +37,7 @@ def kerbs(once, pairs: Path) -> Path:
 
 
 def test_training_logs_loss_and_perplexity_to_base_2(pairs: Path, tmp_path: Path) -> None:
-    log = train(pairs, twin(SMALL_LSTM), tmp_path, f"{KERBS} --max-epoch 2")
+    log = train(pairs, twin(SMALL_LSTM), tmp_path, f"{KERBS} --max-epoch 2", fresh=True)
     assert "in bits (base 2) per token; ppl is 2^nll_loss" in log
     first, second = (json.loads(found) for found in re.findall(r"\| valid \| (\{.*\})", log))
     assert float(second["valid_nll_loss"]) < float(first["valid_nll_loss"]) < float(first["valid_loss"])
@@ -102,23 +92,6 @@ def test_ensemble_of_kerbs_mos_and_softmax(pairs: Path, kerbs: Path, transformer
     train(pairs, twin(SMALL_TRANSFORMER, "mos"), tmp_path, "--max-update 6")
     models = ":".join(str(folder / "checkpoint_best.pt") for folder in (kerbs, transformer, tmp_path))
     assert len(re.findall(r"^H-\d+\t", generate(pairs, models, "--beam 3"), re.M)) == 60
-
-
-def assert_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, checkpoint: Path, scratch: Path) -> None:
-    out = generate(pairs, checkpoint, "--beam 5 --max-len-b 12")
-    found = {int(n): (float(score), text) for n, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", out, re.M)}
-    (scratch / "test.tgt").write_text("".join(found[i][1] + "\n" for i in range(60)))
-    (scratch / "test.src").write_text((corpus / "parallel" / "test.src").read_text())
-    run(
-        f"fairseq-preprocess -s src -t tgt --testpref {scratch}/test --destdir {scratch}/data "
-        f"--srcdict {pairs}/dict.src.txt --tgtdict {pairs}/dict.tgt.txt"
-    )
-    forced = generate(scratch / "data", checkpoint, "--score-reference")
-    scores = {int(n): float(score) for n, score in re.findall(r"^H-(\d+)\t(\S+)\t", forced, re.M)}
-    ended = [n for n in found if len(found[n][1].split()) < 12]
-    assert len(ended) > 8
-    for number in ended:
-        assert scores[number] == pytest.approx(found[number][0], abs=2e-4), found[number]
 
 
 def test_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, kerbs: Path, tmp_path: Path) -> None:
@@ -199,7 +172,7 @@ def test_ema_copies_the_map(pairs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--kerbs-senses 5", "kerbs_fairseq: 5 senses a word are outside the bounds: between 1 and 4"),
+        ("--kerbs-senses 17", "kerbs_fairseq: 17 senses per word are outside the bounds: between 1 and 16"),
         ("--kerbs-kernel gauss", "invalid choice: 'gauss'"),
         ("--label-smoothing 1", "kerbs_fairseq: --label-smoothing 1: it must be at least 0 and below 1"),
     ],
@@ -268,10 +241,3 @@ def test_checkpoint_with_another_dictionary(pairs: Path, tmp_path: Path, prefix:
     generate = f"fairseq-generate {command} --path {tmp_path / 'save'}/checkpoint_last.pt --batch-size 30"
     for line in (again, generate):
         refused(line, "use the dictionar")
-
-
-def refused(command: str, message: str) -> None:
-    done = start(command, env=ENVIRONMENT)
-    assert done.returncode != 0, done.stdout
-    assert "Traceback" not in done.stderr, done.stderr
-    assert message in done.stderr

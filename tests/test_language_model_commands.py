@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PACKAGE, SMALL_LSTM_LM, SMALL_TRANSFORMER, run, train
+from commands import PACKAGE, SMALL_LSTM_LM, SMALL_TRANSFORMER, run, train
 
 pytestmark = pytest.mark.e2e
 

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from conftest import PACKAGE
+from commands import PACKAGE
 
 # each room with the rooms of the package that it may import from
 CORE = {"functional", "modules", "allocation"}

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import PACKAGE
+from commands import PACKAGE
 
 ROOT = PACKAGE.parent
 

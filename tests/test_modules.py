@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layers import D, N, V, batch, layer
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.backends import build, cpu
@@ -18,20 +19,6 @@ from kerbs_fairseq.modules import KernelizedBayesianSoftmax, MixtureOfSoftmaxes
 from kerbs_fairseq.modules.mixture_of_softmaxes import MOS_INITS
 
 all_kernels = pytest.mark.parametrize("kernel", KERNELS)
-D, V, N = 6, 20, 9
-
-
-def layer(**options: Any) -> KernelizedBayesianSoftmax:
-    made = KernelizedBayesianSoftmax(D, V, **{"init_vectors": "random", **options})
-    if made.senses.theta_raw is not None:
-        with torch.no_grad():
-            made.senses.theta_raw.normal_(generator=torch.Generator().manual_seed(2))
-    return made
-
-
-def batch(n: int = N) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    return torch.randn(n, D, generator=generator) * 3, torch.randint(0, V, (n,), generator=generator)
 
 
 # --- the interface of torch.nn.AdaptiveLogSoftmaxWithLoss

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import PACKAGE
+from commands import PACKAGE
 
 pytestmark = pytest.mark.e2e
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import PACKAGE
+from commands import PACKAGE
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 
 from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions

@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, train
-from test_distributed_commands import by_two
-from test_kerbs_commands import refused, twin, weights
+from commands import (
+    MAP,
+    MOVING,
+    PACKAGE,
+    QUICK,
+    SMALL_LSTM,
+    SMALL_TRANSFORMER,
+    by_two,
+    refused,
+    run,
+    train,
+    twin,
+    weights,
+)
 
 pytestmark = pytest.mark.e2e
-
-MOVING = "--criterion kerbs_cross_entropy --kerbs-reallocate-every 5 --kerbs-reallocate-after 5 --kerbs-threshold -1"
-MAP = "decoder.head.senses.sense_to_word"
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -143,7 +151,7 @@ def test_the_ablations_by_options_alone(pairs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--kerbs-move-log {folder}/no/moves.tsv", "moves.tsv cannot be written: No such file or directory"),
+        ("--kerbs-move-log {folder}/no/moves.tsv", "moves.tsv: No such file or directory"),
         ("--kerbs-move-log {folder}/old.tsv", "has the moves of another run: choose another file"),
         ("--kerbs-strategy best", "--kerbs-strategy best: there are idle, paper, released"),
     ],

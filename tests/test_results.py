@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PACKAGE
+from commands import PACKAGE
 from evaluated import made_up
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,13 +16,15 @@ from sacrebleu.metrics import BLEU
 
 from kerbs_fairseq.evaluation import command
 from kerbs_fairseq.evaluation.diversity import distinct, diversity, share_of_most_frequent
-from kerbs_fairseq.evaluation.outputs import BadOutput, is_dead, seconds_per_update, tokens_per_second
 from kerbs_fairseq.evaluation.pages import NOTHING, fill, filled
 from kerbs_fairseq.evaluation.paper import TASKS
 from kerbs_fairseq.evaluation.results import data_of, gather, read_results
-from kerbs_fairseq.evaluation.runs import Run, dead_parameters
+from kerbs_fairseq.evaluation.runs import Run, of_training
 from kerbs_fairseq.evaluation.significance import paired_t_test
 from kerbs_fairseq.evaluation.table import commands, markdown_of, summary
+from kerbs_fairseq.runs.checkpoint import NOT_LEARNED
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.logs import seconds_per_update, tokens_per_second
 
 ROOT = PACKAGE.parent
 SCORES = st.floats(-50, 50, allow_nan=False)
@@ -50,7 +52,7 @@ def test_t_test_of_three_seeds(system: tuple[float, ...], baseline: tuple[float,
 def test_t_test_needs_pairs() -> None:
     assert paired_t_test([2.0], [1.0], True) is None
     assert paired_t_test([3.0, 4.0], [1.0, 2.0], True) is None, "without spread nothing can be said"
-    with pytest.raises(BadOutput, match="the test needs pairs"):
+    with pytest.raises(UserError, match="the test needs pairs"):
         paired_t_test([1.0, 2.0], [1.0], True)
 
 
@@ -80,7 +82,7 @@ def test_diversity_by_hand() -> None:
     assert distinct(answers, 1) == 2 / 5
     assert distinct(answers, 2) == 2 / 3  # a b, b a, a b
     assert share_of_most_frequent(["yes", "no", "yes", "."]) == 0.5
-    with pytest.raises(BadOutput, match="of another test set"):
+    with pytest.raises(UserError, match="of another test set"):
         diversity(["a"], ["a", "b"])
 
 
@@ -116,13 +118,14 @@ def test_dead_parameters_are_those_without_a_gradient(joined: Path, tmp_path: Pa
     run = prepare(joined, "transformer", f"--arch {arch}")
     run.criterion(run.model, batch(run))[0].backward()
     unused = {name: p.numel() for name, p in run.model.named_parameters() if p.grad is None}
-    assert {name for name, _ in run.model.named_parameters() if is_dead(name)} == set(unused)
-    assert dead_parameters(Run(tmp_path)) == 0, "without a checkpoint"
+    assert {name for name, _ in run.model.named_parameters() if NOT_LEARNED.search(name)} == set(unused)
+    assert of_training(Run(tmp_path))["parameters"] is None, "without a checkpoint"
     torch.save({"model": run.model.state_dict()}, tmp_path / "checkpoint_best.pt")
-    assert dead_parameters(Run(tmp_path)) == sum(unused.values()) > 0
+    learned = sum(p.numel() for name, p in run.model.named_parameters() if name not in unused)
+    assert of_training(Run(tmp_path))["parameters"] == learned
     (tmp_path / "checkpoint_best.pt").write_bytes(b"cut short")
-    with pytest.raises(BadOutput, match="cannot be read"):
-        dead_parameters(Run(tmp_path))
+    with pytest.raises(UserError, match=r"checkpoint_best\.pt"):
+        of_training(Run(tmp_path))
 
 
 # --- results as data

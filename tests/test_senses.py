@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_modules import batch, layer
+from layers import batch, layer
 from torch import nn
 
 from kerbs_fairseq.functional.initialization import (

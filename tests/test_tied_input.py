@@ -13,6 +13,7 @@ from inprocess import (
     batch,
     decided,
     generator_options,
+    kinds,
     log_probs,
     prepare,
     search,
@@ -39,8 +40,8 @@ def make(joined: Path, text: Path):
             usage = run.model.decoder.head.statistics.usage
             usage.copy_(torch.rand(usage.shape, generator=torch.Generator().manual_seed(5)))
             bias = run.model.decoder.head.senses.bias_raw
-            with torch.no_grad():
-                bias.copy_(torch.randn(bias.shape, generator=torch.Generator().manual_seed(6)))
+            if bias is not None:
+                torch.nn.init.normal_(bias, generator=torch.Generator().manual_seed(6))
         return run
 
     return build
@@ -126,7 +127,8 @@ def test_decoder_equals_the_reference_in_values_and_gradients(make, base: str, c
 
 @pytest.mark.parametrize("base", ["transformer", "transformer_lm"])
 def test_each_pass_makes_one_more_step_exact(make, base: str) -> None:
-    run = make(base, "--kerbs-input posterior --kerbs-theta-init 0.7 --kerbs-init-vectors random")
+    senses = "--kerbs-senses 3 --kerbs-max-senses 4 --kerbs-init random --kerbs-init-vectors random"
+    run = make(base, f"--kerbs-input posterior --kerbs-theta-init 0.7 {senses}")
     run.model.double()
     with torch.no_grad():
         run.model.decoder.head.senses.vectors.mul_(8)  # so that weights depend much on contexts
@@ -137,7 +139,7 @@ def test_each_pass_makes_one_more_step_exact(make, base: str) -> None:
     for passes in (1, 2, length):
         run.model.decoder.input_passes = passes
         wrong = (features(run, sample["net_input"]) - exact).detach().abs().amax((0, 2))
-        assert bool((wrong[: passes + 1] < 1e-9).all())
+        assert bool((wrong[: passes + 1] < 3e-7).all())  # usage is float32
         if passes < 3:
             assert float(wrong[passes + 1 :].max()) > 1e-6
     run.model.decoder.input_passes = 1
@@ -219,7 +221,8 @@ def forced_probabilities(run: Run, sample: dict[str, Any], i: int, tokens: list[
 def test_one_sense_is_the_tied_embedding_of_the_stock_model(make, base: str, choice: str) -> None:
     stock = decided(make(base, "--share-decoder-input-output-embed", arch=base))
     stock_criterion = prepare_stock_criterion(stock)
-    options = f"--kerbs-senses 1 --kerbs-kernel dot --kerbs-input {choice} --share-decoder-input-output-embed"
+    options = f"--kerbs-senses 1 --kerbs-kernel dot --kerbs-bias none --kerbs-input {choice}"
+    options += " --share-decoder-input-output-embed"
     twin = make(base, options)
     table = stock.model.decoder.embed_tokens.weight
     state = {**twin.model.state_dict(), **{k: v for k, v in stock.model.state_dict().items() if "output_proj" not in k}}
@@ -251,12 +254,12 @@ def prepare_stock_criterion(stock: Run) -> Any:
     return CrossEntropyCriterion(stock.task, sentence_avg=False)
 
 
-ALL = [(base, arch) for base, archs in ARCHITECTURES.items() for arch in archs if "wiki103" not in arch]
+ALL = [(base, arch) for base, arch in kinds() if arch.startswith("kerbs_") and "wiki103" not in arch]
 
 
 @pytest.mark.parametrize(("base", "arch"), ALL, ids=[arch for _, arch in ALL])
 def test_every_twin_takes_a_step_with_the_posterior(make, base: str, arch: str) -> None:
-    run = make(base, "--kerbs-input posterior", arch=f"kerbs_{arch}")
+    run = make(base, "--kerbs-input posterior", arch=arch)
     assert isinstance(run.model.decoder.embed_tokens, SenseInput)
     assert "decoder.embed_tokens.weight" not in run.model.state_dict()
     sample = batch(run)

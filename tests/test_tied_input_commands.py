@@ -4,10 +4,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, run, train
-from test_distributed_commands import by_two
-from test_kerbs_commands import assert_beam_scores_are_those_of_forced_decoding, refused, twin, weights
-from test_reallocation_commands import MAP, MOVING
+from commands import (
+    MAP,
+    MOVING,
+    PACKAGE,
+    QUICK,
+    SMALL_LSTM,
+    SMALL_TRANSFORMER,
+    by_two,
+    refused,
+    run,
+    train,
+    twin,
+    weights,
+)
+from forced_decoding import assert_beam_scores_are_those_of_forced_decoding
 
 pytestmark = pytest.mark.e2e
 

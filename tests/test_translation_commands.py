@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import PACKAGE, SMALL_LSTM, SMALL_TRANSFORMER, run, start, train
+from commands import PACKAGE, SMALL_LSTM, SMALL_TRANSFORMER, generate, run, start, train
 
 pytestmark = pytest.mark.e2e
 
@@ -14,19 +14,12 @@ def valid_lines(log: str) -> list[dict]:
     return [json.loads(found) for found in re.findall(r"\| valid \| (\{.*\})", log)]
 
 
-def generate(pairs: Path, transformer: Path, options: str) -> str:
-    return run(
-        f"fairseq-generate {pairs} --user-dir {PACKAGE} --path {transformer}/checkpoint_best.pt "
-        f"--batch-size 30 {options}"
-    )
-
-
 LATER = ("train", "generate", "interactive", "eval-lm", "validate")  # which other tests run
 
 
 @pytest.mark.parametrize("command", ["preprocess", *(pytest.param(name, marks=pytest.mark.thorough) for name in LATER)])
 def test_stock_command_starts(command: str) -> None:
-    assert "usage:" in run(f"fairseq-{command} --help")
+    assert "usage:" in run(f"fairseq-{command} --help", fresh=True)
 
 
 def test_preprocess_with_two_workers_keeps_every_line(pairs: Path, corpus: Path) -> None:
@@ -65,13 +58,14 @@ def test_resume_goes_on_where_training_stopped(pairs: Path, tmp_path: Path) -> N
 
 
 def test_beam_search_translates_every_sentence(pairs: Path, transformer: Path) -> None:
-    out = generate(pairs, transformer, "--beam 5")
+    out = generate(pairs, transformer / "checkpoint_best.pt", "--beam 5", fresh=True)
     assert len(re.findall(r"^H-\d+\t", out, re.M)) == 60
     assert "Generate test with beam=5: BLEU4 =" in out
 
 
 def test_scoring_by_sacrebleu(pairs: Path, transformer: Path) -> None:
-    assert re.search(r"beam=2: BLEU = [\d.]+ ", generate(pairs, transformer, "--beam 2 --scoring sacrebleu"))
+    out = generate(pairs, transformer / "checkpoint_best.pt", "--beam 2 --scoring sacrebleu")
+    assert re.search(r"beam=2: BLEU = [\d.]+ ", out)
 
 
 @pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
@@ -80,7 +74,7 @@ def test_sampling_depends_on_the_seed_alone(pairs: Path, transformer: Path) -> N
 
     def sample(seed: int) -> list[str]:
         folder = transformer.parent / f"sample-{seed}"
-        generate(pairs, transformer, f"{options} {folder} --seed {seed}")
+        generate(pairs, transformer / "checkpoint_best.pt", f"{options} {folder} --seed {seed}")
         lines = (folder / "generate-test.txt").read_text().splitlines()
         return sorted(line for line in lines if line.startswith("H-"))
 
@@ -92,7 +86,7 @@ def test_sampling_depends_on_the_seed_alone(pairs: Path, transformer: Path) -> N
 
 @pytest.mark.thorough  # with KerBS: test_kerbs_commands.py
 def test_score_reference_gives_a_score_per_reference_token(pairs: Path, transformer: Path) -> None:
-    out = generate(pairs, transformer, "--score-reference")
+    out = generate(pairs, transformer / "checkpoint_best.pt", "--score-reference")
     references = dict(re.findall(r"^T-(\d+)\t(.*)$", out, re.M))
     scores = dict(re.findall(r"^P-(\d+)\t(.*)$", out, re.M))
     assert len(references) == 60

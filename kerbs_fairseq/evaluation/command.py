@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus
-from kerbs_fairseq.evaluation.outputs import BadOutput, read_text
 from kerbs_fairseq.evaluation.pages import fill
 from kerbs_fairseq.evaluation.paper import TASKS, VARIANT, Task
 from kerbs_fairseq.evaluation.results import compare, gather, measure_of, read_results, write_results
 from kerbs_fairseq.evaluation.runs import SUBSETS, Run, evaluate_bleu, evaluate_ppl, references, statistics
 from kerbs_fairseq.evaluation.scores import Bleu
 from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
 
 NAME = "kerbs-evaluate"
 
@@ -27,7 +27,7 @@ def score(args: argparse.Namespace) -> None:
     """Score the outputs of one model."""
     run = Run(args.run)
     if not run.folder.is_dir():
-        raise BadOutput(f"{run.folder} is no folder: train the model first")
+        raise UserError(f"{run.folder} is no folder: train the model first")
     scorer = TASKS[args.task].scorer
     if isinstance(scorer, Bleu):
         found = evaluate_bleu(run, args.out, scorer.order, args.subset)
@@ -42,7 +42,7 @@ def compare_runs(args: argparse.Namespace) -> None:
     runs = [Run(path) for path in args.runs]
     for run in runs:
         if run.scores is None:
-            raise BadOutput(f"{run.folder} has not been evaluated: run evaluate.sh {run.cell} first")
+            raise UserError(f"{run.folder} has not been evaluated: run evaluate.sh {run.cell} first")
     baseline = runs[0]
     for run in runs:
         print(f"{run.cell} (seed {run.seed}): {task.measure} {(run.scores or {})[measure_of(task)]:.2f}")
@@ -85,10 +85,10 @@ def collect(args: argparse.Namespace) -> None:
     """The results of a recipe as a small JSON file."""
     name = args.name or args.out.name
     if not VARIANT.fullmatch(name):
-        raise BadOutput(f"--name {name}: letters, digits, '.', '_' and '-' are possible")
+        raise UserError(f"--name {name}: letters, digits, '.', '_' and '-' are possible")
     results = gather(name, args.task, args.out, args.corpus or "")
     if not results["cells"]:
-        raise BadOutput(f"{args.out} has no evaluated models")
+        raise UserError(f"{args.out} has no evaluated models")
     path = write_results(results, args.to)
     print(f"{path}: {sum(len(cell['seeds']) for cell in results['cells'].values())} models")
 
@@ -100,7 +100,7 @@ def pages(args: argparse.Namespace) -> None:
     for path in old:
         print(f"{path}: {'differs from' if args.check else 'now has'} the tables of {args.results}")
     if args.check and old:
-        raise BadOutput("run make results-table")
+        raise UserError("run make results-table")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -142,7 +142,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = parser().parse_args(argv)
     try:
         args.run_command(args)
-    except (BadOutput, BadCorpus) as problem:
+    except UserError as problem:
         sys.exit(f"{NAME}: {problem}")
 
 

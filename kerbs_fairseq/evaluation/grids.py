@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.evaluation.outputs import BadOutput, best_valid_loss, read_text
 from kerbs_fairseq.evaluation.runs import SCORES
+from kerbs_fairseq.runs import logs
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
 
 DIVERGED = "diverged"  # an empty file beside the log of such a training
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
@@ -22,7 +24,7 @@ def values_of(text: Optional[str], option: str) -> list[str]:
         return []
     found = list(dict.fromkeys(text.split(",")))
     if not all(NUMBER.fullmatch(value) for value in found):
-        raise BadOutput(f"{option} {text}: numbers with commas between them")
+        raise UserError(f"{option} {text}: numbers with commas between them")
     return found
 
 
@@ -46,18 +48,19 @@ def mark_if_diverged(folder: Path) -> bool:
 
 def loss_of(folder: Path) -> float:
     """The best validation loss of a training; inf if it diverged."""
-    return math.inf if (folder / DIVERGED).is_file() else best_valid_loss(folder / "train.log")
+    loss = None if (folder / DIVERGED).is_file() else logs.best(folder / "train.log", "loss")
+    return math.inf if loss is None else loss
 
 
 def best_rate(folders: dict[str, Path]) -> tuple[str, float]:
     """(rate, loss) with the lowest validation loss, of trainings by rate; the first of equal ones."""
     missing = [rate for rate, folder in folders.items() if not has_ended(folder)]
     if missing:
-        raise BadOutput(f"rate {', '.join(missing)} failed; start again to go on")
+        raise UserError(f"rate {', '.join(missing)} failed; start again to go on")
     losses = {rate: loss_of(folder) for rate, folder in folders.items()}
     best = min(losses, key=lambda rate: losses[rate])
     if not math.isfinite(losses[best]):
-        raise BadOutput("all rates diverged")
+        raise UserError("all rates diverged")
     return best, losses[best]
 
 
@@ -74,7 +77,7 @@ def best_lenpen(run: Path, lenpens: Sequence[str]) -> tuple[str, float]:
         try:
             scores[lenpen] = float(json.loads(read_text(path))["bleu"])
         except (ValueError, KeyError):
-            raise BadOutput(f"{path} is broken: remove it, and evaluate again") from None
+            raise UserError(f"{path} is broken: remove it, and evaluate again") from None
     best = max(scores, key=lambda lenpen: scores[lenpen])
     return best, scores[best]
 

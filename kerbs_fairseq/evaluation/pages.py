@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kerbs_fairseq.evaluation.outputs import BadOutput, read_text
 from kerbs_fairseq.evaluation.table import markdown_of, summary
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
 
 MARKED = re.compile(r"(<!-- results(?:: (\S+))? -->\n)(.*?)(<!-- end of results -->)", re.S)
 OPENING = re.compile(r"<!-- results(?:: \S+)? -->")
@@ -34,11 +35,11 @@ def fill(path: Path, results: dict[str, dict[str, Any]], write: bool) -> bool:
     """Whether a page is not as it should be; with ``write`` it is from then on."""
     before = read_text(path)
     if len(OPENING.findall(before)) != len(MARKED.findall(before)):
-        raise BadOutput(f"{path}: a <!-- results --> without its <!-- end of results -->")
+        raise UserError(f"{path}: a <!-- results --> without its <!-- end of results -->")
     after = filled(before, results)
     if write and after != before:
         try:
             path.write_text(after, encoding="utf-8")
         except OSError as error:
-            raise BadOutput(f"{path} cannot be written: {error.strerror or error}") from None
+            raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
     return after != before

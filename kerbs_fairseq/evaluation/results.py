@@ -11,11 +11,12 @@ from typing import Any, Optional
 
 import numpy as np
 
-from kerbs_fairseq.evaluation.outputs import BadOutput, read_text
 from kerbs_fairseq.evaluation.paper import TASKS, Task, baseline_of
 from kerbs_fairseq.evaluation.runs import Run, all_runs, references, statistics
 from kerbs_fairseq.evaluation.scores import Array, Perplexity
 from kerbs_fairseq.evaluation.significance import Comparison, paired_bootstrap, paired_t_test
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
 
 DIGITS = 6  # significant digits that are kept
 NOT_SCORES = ("versions", "signature", "signature_of_moses_tokens", "order")
@@ -29,7 +30,7 @@ def measure_of(task: Task) -> str:
 def compare(task: Task, system: Sequence[Array], baseline: Sequence[Array]) -> Comparison:
     """Statistics (sentences, k) of both, seed by seed; the scores of seeds are averaged."""
     if len({len(one) for one in [*system, *baseline]}) != 1:
-        raise BadOutput("the runs were evaluated on different test sets: evaluate again")
+        raise UserError("the runs were evaluated on different test sets: evaluate again")
     return paired_bootstrap(task.scorer, np.stack(system), np.stack(baseline))
 
 
@@ -95,7 +96,7 @@ def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
         }
         found.append({key: value for key, value in one.items() if value})
     if any(one != found[0] for one in found):
-        raise BadOutput(f"{runs[0].folder.parent}: its seeds were made with different options: remove some of them")
+        raise UserError(f"{runs[0].folder.parent}: its seeds were made with different options: remove some of them")
     return found[0]
 
 
@@ -134,7 +135,7 @@ def write_results(results: dict[str, Any], folder: Path) -> Path:
         beside.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         os.replace(beside, path)
     except OSError as error:
-        raise BadOutput(f"{path} cannot be written: {error.strerror or error}") from None
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
     return path
 
 
@@ -148,6 +149,6 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
         except (ValueError, KeyError, TypeError):
             known = False
         if not known:
-            raise BadOutput(f"{path} is not what kerbs-evaluate collect writes: collect it again")
+            raise UserError(f"{path} is not what kerbs-evaluate collect writes: collect it again")
         found[path.stem] = results
     return found

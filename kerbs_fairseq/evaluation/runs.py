@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import math
 import os
-import pickle
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +13,11 @@ from typing import Any, Optional, Union
 from kerbs_fairseq.corpora.lines import write_lines
 from kerbs_fairseq.corpora.pieces import language_of, settings_of, to_text, tokenise
 from kerbs_fairseq.evaluation.diversity import diversity
-from kerbs_fairseq.evaluation.outputs import (
-    BadOutput,
-    best_valid_ppl,
-    hypotheses,
-    is_dead,
-    parameters_of,
-    read_text,
-    seconds_per_update,
-    sentence_nll,
-    tokens_per_second,
-)
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
+from kerbs_fairseq.runs import checkpoint, logs
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
 SUBSETS = ("test", "valid")
@@ -57,7 +48,7 @@ class Run:
         try:
             return dict(json.loads(read_text(path)))
         except ValueError:
-            raise BadOutput(f"{path} is broken: remove it, and evaluate again") from None
+            raise UserError(f"{path} is broken: remove it, and evaluate again") from None
 
     def output(self) -> list[str]:
         """Its translations of the test set, as text."""
@@ -71,7 +62,7 @@ class Run:
                 write_lines(beside, content)
                 os.replace(beside, path)
         except OSError as error:
-            raise BadOutput(f"{self.folder} cannot be written: {error.strerror or error}") from None
+            raise UserError(f"{self.folder} cannot be written: {error.strerror or error}") from None
 
 
 def is_run(folder: Path) -> bool:
@@ -95,28 +86,13 @@ def references(out: Path, subset: str = "test") -> list[str]:
     return read_text(out / "text" / f"{subset}.{target_side(out)}").splitlines()
 
 
-def dead_parameters(run: Run) -> int:
-    """How many of a model's parameters are copies that are never trained; 0 if there is no checkpoint."""
-    path = run.folder / "checkpoint_best.pt"
-    if not path.is_file():
-        return 0
-    import torch
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=False)["model"]
-    except (OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError):
-        raise BadOutput(f"{path} cannot be read: train the model again") from None
-    return sum(value.numel() for name, value in state.items() if is_dead(name))
-
-
 def of_training(run: Run) -> dict[str, Any]:
-    """What the log of its training says of a model, to stand beside its scores."""
-    log = run.folder / "train.log"
-    ppl, parameters = best_valid_ppl(log), parameters_of(log)
+    """What its training says of a model, to stand beside its scores: parameters are those that are learned."""
+    log, model = run.folder / "train.log", run.folder / "checkpoint_best.pt"
     return {
-        "valid_ppl": ppl if math.isfinite(ppl) else None,
-        "parameters": parameters - dead_parameters(run) if parameters else None,
-        "seconds_per_update": seconds_per_update(log),
+        "valid_ppl": logs.best(log),
+        "parameters": checkpoint.parameters(checkpoint.load(model).model) if model.is_file() else None,
+        "seconds_per_update": logs.seconds_per_update(log),
     }
 
 
@@ -135,7 +111,7 @@ def evaluate_bleu(run: Run, out: Path, order: int, subset: str = "test") -> dict
     settings, wanted, target = settings_of(out / "pieces"), references(out, subset), target_side(out)
     found = to_text(hypotheses(run.folder / f"generate-{subset}.txt"), settings, target)
     if len(found) != len(wanted):
-        raise BadOutput(f"{run.folder} has {len(found)} outputs, and the {subset} set {len(wanted)} sentences")
+        raise UserError(f"{run.folder} has {len(found)} outputs, and the {subset} set {len(wanted)} sentences")
     language = language_of(target, settings["languages"])
     moses = [tokenise(lines, "moses", language) for lines in (found, wanted)]
     plain, tokens = Bleu(order), Bleu(order, "none")
@@ -146,7 +122,7 @@ def evaluate_bleu(run: Run, out: Path, order: int, subset: str = "test") -> dict
         "signature_of_moses_tokens": tokens.signature(*moses),
         "order": order,
         **diversity(found, wanted),
-        "tokens_per_second": tokens_per_second(run.folder / "generate.log", run.folder / f"generate-{subset}.txt"),
+        "tokens_per_second": logs.tokens_per_second(run.folder / "generate.log", run.folder / f"generate-{subset}.txt"),
         **of_training(run),
         "versions": versions(),
     }
@@ -167,7 +143,7 @@ def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
     """Perplexity per word of what fairseq-eval-lm --output-word-probs wrote into the run's folder."""
     nll, wanted = sentence_nll(run.folder / "eval-lm.log"), references(out)
     if len(nll) != len(wanted):
-        raise BadOutput(
+        raise UserError(
             f"{run.folder} has {len(nll)} sentences scored, and the test set has {len(wanted)}: a longer "
             "--tokens-per-sample may be needed"
         )
@@ -176,7 +152,7 @@ def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
         "ppl": scorer.score(scorer.statistics(nll, wanted).sum(0)),
         "words": int(scorer.statistics(nll, wanted)[:, 1].sum()),
         "unknown_pieces": unknown(out),
-        "tokens_per_second": tokens_per_second(run.folder / "eval-lm.log"),
+        "tokens_per_second": logs.tokens_per_second(run.folder / "eval-lm.log"),
         **of_training(run),
         "versions": versions(),
     }
@@ -190,5 +166,5 @@ def statistics(run: Run, scorer: Union[Bleu, Perplexity], wanted: Sequence[str])
         if isinstance(scorer, Perplexity):
             return scorer.statistics([float(x) for x in read_text(run.folder / NLL).split()], wanted)
         return scorer.statistics(run.output(), wanted)
-    except BadOutput as problem:
-        raise BadOutput(f"{run.folder}: {problem}") from None
+    except UserError as problem:
+        raise UserError(f"{run.folder}: {problem}") from None

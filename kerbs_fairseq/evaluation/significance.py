@@ -10,8 +10,8 @@ from typing import Optional, Union
 
 import numpy as np
 
-from kerbs_fairseq.evaluation.outputs import BadOutput
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
+from kerbs_fairseq.runs.errors import UserError
 
 SAMPLES = 1000
 
@@ -42,7 +42,7 @@ def paired_bootstrap(
     """
     n = system.shape[1]
     if baseline.shape[1] != n:
-        raise BadOutput(f"{n} sentences against {baseline.shape[1]}: these are different test sets")
+        raise UserError(f"{n} sentences against {baseline.shape[1]}: these are different test sets")
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=samples).astype(np.float64)
     everything = np.ones((1, n))
     difference = float((means(scorer, system, everything) - means(scorer, baseline, everything))[0])
@@ -63,7 +63,7 @@ class TTest:
 def paired_t_test(system: Sequence[float], baseline: Sequence[float], larger_is_better: bool) -> Optional[TTest]:
     """Compare scores of the same seeds in the same order; None if there are fewer than two, or all differ alike."""
     if len(system) != len(baseline):
-        raise BadOutput(f"{len(system)} seeds against {len(baseline)}: the test needs pairs")
+        raise UserError(f"{len(system)} seeds against {len(baseline)}: the test needs pairs")
     differences = {round(a - b, 12) for a, b in zip(system, baseline)}
     if len(differences) < 2:  # no spread to compare with
         return None

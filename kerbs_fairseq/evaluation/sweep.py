@@ -21,13 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus
 from kerbs_fairseq.evaluation import grids
-from kerbs_fairseq.evaluation.outputs import BadOutput
 from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import SCORES, Run
 from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.runs.errors import UserError
 
 NAME = "kerbs-table"
 LAST_LINES = 5
@@ -124,7 +123,7 @@ class Sweep:
                 rate, loss = grids.best_rate(folders)
                 if not self.trial:
                     grids.adopt(folders[rate], self.folder(cell, self.seeds[0]))
-            except BadOutput as problem:
+            except UserError as problem:
                 self.left -= len(self.seeds)
                 if not any(name.startswith(f"{cell}, ") for name in self.failed):
                     self.failed.append(f"{cell}, rate")
@@ -165,7 +164,7 @@ class Sweep:
                     return problem
             try:
                 best, bleu = grids.best_lenpen(self.folder(cell, seed), self.lenpens)
-            except BadOutput as broken:
+            except UserError as broken:
                 return f"    {broken}"
             self.lenpen[cell] = best
             say(f"{cell}: --lenpen {best} (BLEU {bleu:.2f} on validation){grids.at_the_edge(best, self.lenpens)}")
@@ -180,7 +179,7 @@ class Sweep:
             self.left -= not done_before
             try:
                 found = "" if problem else result()
-            except BadOutput as broken:
+            except UserError as broken:
                 problem = f"    {broken}"
             if problem:
                 self.failed.append(name)
@@ -243,12 +242,12 @@ class Sweep:
         try:
             beside.write_text(markdown(self.recipe.name, self.out, self.failed), encoding="utf-8")
             os.replace(beside, path)
-        except BadOutput as problem:  # a broken folder of another run must not stop this one
+        except UserError as problem:  # a broken folder of another run must not stop this one
             say(f"no table: {problem}")
 
 
 def cells_of(text: Optional[str], task: Task) -> list[str]:
-    """The cells asked for, or those of the paper; a model is all its cells; BadOutput if there is none of that name."""
+    """The cells asked for, or those of the paper; a model is all its cells; UserError if there is none of that name."""
     if text is None:
         return list(task.figures)
     asked = []
@@ -257,7 +256,7 @@ def cells_of(text: Optional[str], task: Task) -> list[str]:
     asked = [name for name in asked if name]
     for name in asked:
         if not task.has(name):
-            raise BadOutput(
+            raise UserError(
                 f"--cells: there is no cell {name!r}; there are {', '.join(task.cells)}, and variants of them, "
                 f"{task.cells[0]}+NAME, with letters, digits, '.', '_' and '-' in the name"
             )
@@ -267,7 +266,7 @@ def cells_of(text: Optional[str], task: Task) -> list[str]:
 def seeds_of(text: str) -> list[int]:
     """1,2,3, each once."""
     if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", text):
-        raise BadOutput(f"--seeds {text}: whole numbers from 1 on with commas between them")
+        raise UserError(f"--seeds {text}: whole numbers from 1 on with commas between them")
     return list(dict.fromkeys(int(seed) for seed in text.split(",")))
 
 
@@ -322,15 +321,15 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         task = TASKS[args.recipe.name]
         rates, lenpens = grids.values_of(args.lr_grid, "--lr-grid"), grids.values_of(args.lenpen_grid, "--lenpen-grid")
         if lenpens and isinstance(task.scorer, Perplexity):
-            raise BadOutput("--lenpen-grid: a language model is not searched with beams")
+            raise UserError("--lenpen-grid: a language model is not searched with beams")
         if rates and "--lr" in args.more:
-            raise BadOutput("--lr-grid and -- --lr: one of them")
+            raise UserError("--lr-grid and -- --lr: one of them")
         if args.grid_updates and not rates:
-            raise BadOutput("--grid-updates goes with --lr-grid")
+            raise UserError("--grid-updates goes with --lr-grid")
         trial = ["--updates", args.grid_updates] if args.grid_updates else []
         seeds, cells = seeds_of(args.seeds), cells_of(args.cells, task)
         fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, scale, args.more, rates, trial, lenpens).run()
-    except (BadOutput, BadCorpus) as problem:
+    except UserError as problem:
         sys.exit(f"{NAME}: {problem}")
     except OSError as error:
         sys.exit(f"{NAME}: {args.out} cannot be written: {error.strerror or error}")

@@ -22,9 +22,9 @@ class SenseTable(nn.Module):
     unless there is none; θ and the bias are these times ``theta_rate`` and ``bias_rate``, which under Adam are factors
     of their learning rates. Buffers, saved with the model: ``sense_to_word`` (senses,), ``initial_senses`` (words,) the
     numbers of senses at the start (all 0: unknown), ``vocabulary`` () a fingerprint of the dictionary (0: unknown),
-    ``ratio`` () the senses per word that were asked for, ``rates`` (2,) of θ and bias. :attr:`index`, the lookup the
-    other way round, is derived from the map whenever that has changed, in place or as a whole (but not by way of
-    ``.data``), and never saved.
+    ``ratio`` () the senses per word that were asked for (0: unknown), ``rates`` (2,) of θ and bias. :attr:`index`, the
+    lookup the other way round, is derived from the map whenever that has changed, in place or as a whole (but not by
+    way of ``.data``), and never saved.
     """
 
     sense_to_word: Tensor
@@ -155,7 +155,7 @@ class SenseTable(nn.Module):
             self.bias_raw = None
         for name, unknown in (("initial_senses", self.initial_senses * 0), ("vocabulary", self.vocabulary * 0)):
             state_dict.setdefault(prefix + name, unknown)
-        state_dict.setdefault(prefix + "ratio", self.ratio)
+        state_dict.setdefault(prefix + "ratio", self.ratio * 0)
         state_dict.setdefault(prefix + "rates", self.rates * 0 + UNIT)
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
@@ -174,9 +174,15 @@ class SenseTable(nn.Module):
         vectors, ratio = (state_dict.get(prefix + name) for name in ("vectors", "ratio"))
         if vectors is not None and vectors.shape[1:] != self.vectors.shape[1:]:
             return f"the checkpoint has vectors of {vectors.size(1)} features, the model has {self.vectors.size(1)}"
-        same = ratio is not None and int(ratio) and ratio == self.ratio
+        if not ratio:  # version 0.1 gave one sense to the end of a sentence too
+            others = self.n_words - len(self.single) - 1
+            same = vectors is not None and len(vectors) == self.n_words - others + round(
+                int(self.ratio) / UNIT * others
+            )
+        else:
+            same = bool(ratio == self.ratio)
         if vectors is not None and len(vectors) != len(self.vectors) and not same:
-            old = "" if ratio is not None else "; version 0.1 had other defaults, which --kerbs-preset paper gives"
+            old = "" if ratio else "; version 0.1 had other defaults, which --kerbs-preset paper gives"
             return f"the checkpoint has {len(vectors)} senses, the model has {len(self.vectors)}{old}"
         return None
 
@@ -190,7 +196,7 @@ class SenseTable(nn.Module):
             return f"the checkpoint has senses for {words} words, the model has {self.n_words} words"
         if vocabulary is not None and int(vocabulary) and int(self.vocabulary) and vocabulary != self.vocabulary:
             return "the checkpoint was trained with another dictionary of the same size"
-        return self.out_of_bounds(sense_to_word, old=ratio is None)
+        return self.out_of_bounds(sense_to_word, old=not ratio)
 
     def out_of_bounds(self, sense_to_word: Tensor, old: bool = False) -> Optional[str]:
         """Which word of a saved map (senses,) has too many senses or too few for this table, or None.

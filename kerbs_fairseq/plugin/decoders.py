@@ -217,6 +217,8 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             problem = problem or f"the checkpoint has the input {saved}, the model has {self.input_choice}"
         if problem:
             refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
+        if not state_dict.get(f"{name}.head.senses.ratio"):  # in version 0.1 the end of a sentence kept one sense
+            self.head.senses.single = (*self.head.senses.single, self.dictionary.eos())  # type: ignore[attr-defined]
         self.head.adapt_to(state_dict, f"{name}.head.")
         return state_dict
 

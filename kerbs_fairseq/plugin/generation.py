@@ -69,6 +69,6 @@ def prune(head: KernelizedBayesianSoftmax) -> None:
     left_out = int((~keep).sum())
     lost = float(usage[~keep].sum() / usage.sum().clamp_min(1e-30))
     logger.info(
-        "--kerbs-prune %g: %d of %d senses are left out (%.1f %%); they had %.2g of the probability of training targets",
+        "--kerbs-prune %g leaves out %d of %d senses (%.1f %%), which had %.2g of the probability of training targets",
         head.prune, left_out, len(keep), 100 * left_out / len(keep), lost,
     )  # fmt: skip

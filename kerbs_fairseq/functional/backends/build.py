@@ -1,7 +1,11 @@
-"""cpu.cpp: compiled when it is first needed, kept in a cache, and called through ctypes.
+"""cpu.cpp: compiled when it is first needed, kept in a cache, and loaded through ctypes.
 
 It needs a C++ compiler (``$CXX``, or c++, g++ or clang++ on the path) and the OpenMP library that torch brings along;
-without them that is said once, and plain torch is used. ``KERBS_NATIVE=0`` asks for plain torch.
+without them that is said once, and plain torch is used. ``KERBS_NATIVE=0`` asks for plain torch, ``KERBS_CACHE`` names
+another folder for the cache. The name of a library has the checksum of its content in it: one that was cut short or
+changed would end the process without a word, and is compiled again instead of being loaded.
+
+``python build.py`` tries the load, in a process that may fail, and prints what came of it.
 """
 
 import contextlib
@@ -10,9 +14,12 @@ import functools
 import hashlib
 import logging
 import os
-import platform
+import shlex
 import shutil
+import signal
+import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +28,9 @@ from typing import NamedTuple, Optional
 logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("cpu.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC")
-MINUTES = 5
 FUNCTIONS = ("kerbs_forward", "kerbs_forward_words", "kerbs_backward", "kerbs_word_log_probs")
+COMPILERS = ("c++", "g++", "clang++")
+QUESTION_SECONDS, BUILD_SECONDS = 30, 300  # after which a compiler is given up
 
 
 class Native(NamedTuple):
@@ -35,8 +43,11 @@ class Native(NamedTuple):
 @functools.cache
 def native() -> Native:
     """Compile and load, once in a process."""
-    if os.environ.get("KERBS_NATIVE", "1") == "0":
+    asked = os.environ.get("KERBS_NATIVE", "1")
+    if asked == "0":
         return Native(None, "switched off by KERBS_NATIVE=0")
+    if asked not in ("", "1"):
+        logger.warning(f"KERBS_NATIVE={asked} is ignored: it can be 0 or 1")
     try:
         path, library = compiled()
     except subprocess.CalledProcessError as problem:
@@ -52,12 +63,21 @@ def _without(reason: str) -> Native:
     return Native(None, reason)
 
 
-def compiler() -> str:
-    """The C++ compiler."""
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
-        if name and shutil.which(name):
-            return name
-    raise OSError("no C++ compiler found; install one (Debian: apt install g++), or name it in CXX")
+def compiler() -> list[str]:
+    """The C++ compiler, with the arguments that CXX may give it."""
+    asked = os.environ.get("CXX", "")
+    try:
+        command = shlex.split(asked)
+    except ValueError:  # quotes without an end
+        command = [asked]
+    if command and shutil.which(command[0]):
+        return command
+    found = next((name for name in COMPILERS if shutil.which(name)), None)
+    if found is None:
+        raise OSError("no C++ compiler found; install one (Debian: apt install g++), or name it in CXX")
+    if command:
+        logger.warning(f"CXX={asked} is ignored: there is no program {command[0]}; {found} is used")
+    return [found]
 
 
 def caches() -> Iterator[Path]:
@@ -75,69 +95,119 @@ def caches() -> Iterator[Path]:
 def compiled() -> tuple[Path, ctypes.CDLL]:
     """The library for this source, compiler and processor, compiled if it is not in a cache."""
     cxx = compiler()
-    version = run([cxx, "--version"])
-    key = "\0".join((SOURCE.read_text(encoding="utf8"), version, *FLAGS, processor()))
-    name = f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    key = "\0".join((SOURCE.read_text(encoding="utf8"), *cxx, *FLAGS, run([*cxx, "--version"]), processor(cxx)))
+    name = f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     problems = []
     for folder in caches():
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             only_mine(folder)
-            return folder / name, library(cxx, folder / name)
+            found = library(cxx, folder, name)
         except OSError as problem:
             problems.append(f"{folder}: {problem.strerror or problem}")
+            continue
+        if problems and os.environ.get("KERBS_CACHE"):
+            logger.warning(f"KERBS_CACHE is ignored: {problems[0]}; {folder} is used")
+        return found
     raise OSError(f"{'; '.join(problems)}: set KERBS_CACHE to a folder of yours")
 
 
-def library(cxx: str, path: Path) -> ctypes.CDLL:
-    """Load it, and build it before that if it is not there or broken."""
-    for attempt in range(2):
-        if attempt or not path.exists():
-            build(cxx, path)
-        only_mine(path)
+def library(cxx: list[str], folder: Path, name: str) -> tuple[Path, ctypes.CDLL]:
+    """Load the whole library of that name, and build it before that if there is none."""
+    kept = [path for path in sorted(folder.glob(f"{name}-*.so")) if is_whole(path)]
+    for path in kept or [build(cxx, folder, name)]:
         try:
-            loaded = ctypes.CDLL(str(path))
-            for name in FUNCTIONS:
-                getattr(loaded, name).restype = None
-            return loaded
+            return path, loaded(path)
         except (OSError, AttributeError):
-            if attempt:
+            if not kept:
                 raise
-    raise AssertionError("not reached")
+            path.unlink()
+    path = build(cxx, folder, name)
+    return path, loaded(path)
+
+
+def loaded(path: Path) -> ctypes.CDLL:
+    """Its functions, which return nothing."""
+    found = ctypes.CDLL(str(path))
+    for name in FUNCTIONS:
+        getattr(found, name).restype = None
+    return found
+
+
+def checksum(path: Path) -> str:
+    """Of a library, as it stands in its name."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a library can be loaded: nobody else can have written it, and it is as it was when it was compiled."""
+    only_mine(path)
+    if path.stem.endswith(f"-{checksum(path)}"):
+        return True
+    logger.warning(f"{path} is damaged: it is compiled again")
+    path.unlink()
+    return False
 
 
 def only_mine(path: Path) -> None:
-    """Never load what somebody else can write."""
-    state = path.lstat()
-    if state.st_uid != os.getuid() or (state.st_mode & 0o022 and not path.is_symlink()):
+    """Never load what somebody else can write, or could put in the place of a folder above it."""
+    real = Path(os.path.realpath(path))
+    state = real.stat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o022:
         raise OSError(f"{path.name} can be written by others")
+    for parent in real.parents:
+        state = parent.stat()
+        open_to_all = state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX
+        if open_to_all or state.st_uid not in (0, os.getuid()):
+            raise OSError(f"{parent}, which {path.name} is in, can be written by others")
 
 
-def run(command: list[str]) -> str:
-    """What a command prints."""
-    limit = 60 * MINUTES
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=limit).stdout
+def run(command: list[str], seconds: float = QUESTION_SECONDS) -> str:
+    """What a command prints; it is given up, with all that it started, after some time."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise OSError(f"{shlex.join(command[:1])} was given up after {seconds:g} seconds") from None
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, out, err)
+    return out
 
 
-def processor() -> str:
-    """What code may be generated for: a home folder can be shared by unlike machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines()
-    except OSError:
-        lines = []
-    return platform.machine() + next((line for line in lines if line.startswith(("flags", "Features"))), "")
+def processor(cxx: list[str]) -> str:
+    """What code the compiler makes for this processor, by its macros: a home folder is shared by unlike machines."""
+    return run([*cxx, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull])
 
 
-def build(cxx: str, path: Path) -> None:
+def build(cxx: list[str], folder: Path, name: str) -> Path:
     """Compile; the library appears under its name only when it is whole, also if several processes do this at once."""
-    logger.info("compiling the KerBS kernels for this CPU, once")
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        half, whole = Path(folder) / "kernels.o", Path(folder) / path.name
+    logger.info(f"compiling the KerBS kernels for this CPU, once; given up after {BUILD_SECONDS} seconds")
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        half, whole = Path(temporary) / "kernels.o", Path(temporary) / "kernels.so"
         # linked without -fopenmp: torch has loaded an OpenMP library, and a second one would fight for the cores
         for command in (
-            [cxx, *FLAGS, "-c", str(SOURCE), "-o", str(half)],
-            [cxx, "-shared", str(half), "-o", str(whole)],
+            [*cxx, *FLAGS, "-c", str(SOURCE), "-o", str(half)],
+            [*cxx, "-shared", str(half), "-o", str(whole)],
         ):
-            run(command)
+            run(command, BUILD_SECONDS)
         whole.chmod(0o700)  # whatever the umask
+        with whole.open("rb") as file:
+            os.fsync(file.fileno())
+        path = folder / f"{name}-{checksum(whole)}.so"
         os.replace(whole, path)
+    return path
+
+
+if __name__ == "__main__":
+    sys.path[:] = [folder for folder in sys.path if Path(folder) != SOURCE.parent]  # where torch.py is not torch
+    import torch  # noqa: F401  (brings the OpenMP library)
+
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    print(native().reason)
