@@ -4,6 +4,7 @@
 # make lint   ruff and mypy
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
+# make results-table  the tables of README.md and docs/results.md, from the scores in docs/results/
 # make setup  only the environment, in .venv; the others call it when it is missing or out of date
 #
 # PYTHON=python3.12 make ...  chooses the Python for a new .venv (3.10 or newer)
@@ -16,7 +17,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: help setup test test-all test-install demo bench lint clean
+.PHONY: help setup test test-all test-install demo bench results-table lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -52,6 +53,9 @@ demo: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+results-table: $(READY)
+	@$(BIN)/kerbs-evaluate pages README.md docs/results.md
 
 lint: $(READY)
 	$(BIN)/ruff check .

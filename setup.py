@@ -14,7 +14,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["kerbs_fairseq", "kerbs_fairseq.*"]),
-    package_data={"kerbs_fairseq": ["py.typed", "functional/backends/cpu.cpp", "report/page.*"]},
+    package_data={"kerbs_fairseq": ["py.typed", "functional/backends/cpu.cpp", "evaluation/arms.txt", "report/page.*"]},
     python_requires=">=3.9",
     # fairseq itself is missing on purpose: its metadata demands an omegaconf that today's pip refuses, so it is
     # installed by `pip install --no-deps fairseq==0.12.2`, and what it really needs at run time stands here.

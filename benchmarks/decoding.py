@@ -27,19 +27,19 @@ def main() -> None:
     """Print the tables."""
     parser = timing.parser("decoding", __doc__ or "")
     parser.add_argument("--models", nargs="+", choices=("transformer", "lstm"), default=["transformer", "lstm"])
-    parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote; made-up sentences without it")
-    parser.add_argument("--words", type=int, default=10000, help="made-up vocabulary (10000)")
+    parser.add_argument("--data", type=Path, help="folder of fairseq-preprocess (default: synthetic sentences)")
+    parser.add_argument("--words", type=int, default=10000, help="synthetic vocabulary (10000)")
     parser.add_argument("--sentences", type=int, default=32, help="in a batch (32)")
     parser.add_argument("--length", type=int, default=20, help="steps of a search (20)")
     parser.add_argument("--beam", type=int, default=5)
     args = parser.parse_args()
     for model in args.models:
         with tempfile.TemporaryDirectory() as name:
-            folder = args.data or models.made_up_data(Path(name), args.words)
+            folder = args.data or models.synthetic_data(Path(name), args.words)
             running = {head: models.trainer(folder, model, head) for head in models.HEADS}
         words = len(running["softmax"].task.target_dictionary)
         torch.manual_seed(0)
-        batch = models.made_up_batch(words, args.sentences, args.length)
+        batch = models.synthetic_batch(words, args.sentences, args.length)
         if args.data:
             tokens = args.sentences * args.length
             (batch,) = itertools.islice(models.real_batches(running["softmax"], "test", tokens), 1)

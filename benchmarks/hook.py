@@ -15,8 +15,10 @@ from fairseq.optim.adam import FairseqAdam
 
 import kerbs_fairseq  # noqa: F401  (mends fairseq)
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
-from kerbs_fairseq.plugin.options import KerbsOptions
-from kerbs_fairseq.plugin.update_hook import Reallocation
+from kerbs_fairseq.plugin.options import PRESETS, KerbsOptions, resolve
+from kerbs_fairseq.plugin.update_hook import UpdateHook
+
+SENSES = PRESETS["default"]["kerbs_senses"]
 
 
 class Clock:
@@ -48,18 +50,17 @@ class Decoder:
 def measure(tokens: int, features: int, words: int, every: int, rounds: int) -> Clock:
     """Times of ``step``, ``count``, ``update`` and ``event``."""
     torch.manual_seed(0)
-    head = KernelizedBayesianSoftmax(features, words, senses=3)
+    frequency = 1 / torch.arange(1.0, words + 1)  # words as in a text: most are seen by no batch
+    head = KernelizedBayesianSoftmax(features, words, counts=frequency * 1e7)
     args = KerbsOptions()
     args.kerbs_reallocate_every, args.kerbs_reallocate_after = every, 0
-    reallocation = Reallocation.from_options(args)
+    hook = UpdateHook.from_options(args, resolve(args))
     adam = argparse.Namespace(lr=[1e-3], adam_betas="(0.9, 0.999)", adam_eps=1e-8, weight_decay=0.0)
     adam.use_old_adam, adam.tpu, adam.fp16_adam_stats, adam.distributed_world_size = True, False, False, 1
     optimizer = FairseqAdam(adam, list(head.parameters()))
     decoder, clock = Decoder(head, words), Clock()
     count = head.statistics.count
     head.statistics.count = lambda *a: clock("count", lambda: count(*a))  # type: ignore[method-assign]
-    # words as frequent as in a text, so that most are seen by no batch
-    frequency = 1 / torch.arange(1.0, words + 1)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -69,8 +70,8 @@ def measure(tokens: int, features: int, words: int, every: int, rounds: int) -> 
 
     for number in range(1, rounds + 2):
         clock("step", step)
-        clock("update", functools.partial(reallocation.after_update, decoder, optimizer, number * every + 1))
-        clock("event", functools.partial(reallocation.after_update, decoder, optimizer, number * every))
+        clock("update", functools.partial(hook.after_update, decoder, optimizer, number * every + 1))
+        clock("event", functools.partial(hook.after_update, decoder, optimizer, number * every))
     return clock
 
 
@@ -83,7 +84,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=100, help="updates between two events")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    print(f"{args.tokens} tokens, d {args.features}, 3 senses a word, an event every {args.every} updates,")
+    sizes = f"{args.tokens} tokens, d {args.features}, {SENSES:g} senses per word"
+    print(f"{sizes}, an event every {args.every} updates,")
     print(f"median of {args.rounds}, torch {torch.__version__}, {torch.get_num_threads()} threads; % of an update")
     print(f"{'words':>8}{'counting':>10}{'hook':>8}{'events':>8}{'in all':>8}")
     for words in args.words:

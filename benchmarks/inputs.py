@@ -1,6 +1,6 @@
 """``python -m benchmarks.inputs``: what the choices of --kerbs-input cost in training, relative to ``untied``.
 
-An update of a whole model (forward, backward, Adam) on made-up sentences, for the Transformer of the paper's size and
+An update of a whole model (forward, backward, Adam) on synthetic sentences, for the Transformer of the paper's size and
 the LSTM 512/256; the choices take turns within one run, and medians are compared. As all batches are of one shape, the
 ratio of updates is that of epochs.
 """
@@ -17,7 +17,7 @@ CHOICES = ("untied", "usage", "posterior")
 
 
 class Updates:
-    """Each call trains on the next made-up batch."""
+    """Each call trains on the next synthetic batch."""
 
     def __init__(self, trainer: Any, batches: list[dict[str, Any]]) -> None:
         self.trainer, self.batches = trainer, iter(batches)
@@ -38,9 +38,9 @@ def main() -> None:
     for model in args.models:
         torch.manual_seed(0)
         size = (args.words, args.sentences, args.length)
-        batches = [models.made_up_batch(*size, model == "gru_lm") for _ in range(args.rounds + 1)]
+        batches = [models.synthetic_batch(*size, model == "gru_lm") for _ in range(args.rounds + 1)]
         with tempfile.TemporaryDirectory() as name:
-            folder = models.made_up_data(Path(name), args.words)
+            folder = models.synthetic_data(Path(name), args.words)
             arms = {
                 choice: Updates(models.trainer(folder, model, "KerBS", f"--kerbs-input {choice}"), batches)
                 for choice in CHOICES

@@ -1,8 +1,8 @@
 """``python -m benchmarks.layer``: time of output layers, forward and backward, as ratios to a softmax over the words.
 
-``--checkpoint`` takes the lengths of vectors, and θ, from a trained KerBS model, sampled until the vocabulary has the
-wanted size; directions are random, and features have the length 13, as in a trained model. ``--grow`` varies one size
-after the other.
+Words are as frequent as in a text (the i-th word has a share of 1/i), senses are dealt by frequency. ``--checkpoint``
+takes the norms of vectors, θ and biases from a trained KerBS model, sampled until the vocabulary has the wanted size;
+directions are random, and features have the norm 13, as in a trained model. ``--grow`` varies one size after the other.
 """
 
 import argparse
@@ -14,10 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks import timing
-from kerbs_fairseq.functional.backends import dispatch as choice
-from kerbs_fairseq.functional.chunked_loss import fused_loss
+from kerbs_fairseq.functional.backends import dispatch
+from kerbs_fairseq.functional.chunked_loss import chunked_loss
+from kerbs_fairseq.functional.initialization import initial_senses, map_of
 from kerbs_fairseq.functional.reference import reference_loss
-from kerbs_fairseq.functional.words import slots_of
+from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.words import SenseIndex
 from kerbs_fairseq.modules import MixtureOfSoftmaxes
 
 SIZES = ((4096, 512, 10000), (2048, 256, 30000))
@@ -25,86 +27,110 @@ SOFTMAX = "softmax over words"
 Arm = Callable[[], Any]
 
 
-def senses(features: int, words: int, ratio: int, checkpoint: Optional[str]) -> tuple[Tensor, Tensor, float]:
-    """(vectors (S, d), θ (S,), length of features): fresh, or with the lengths and θ of a trained model."""
-    S = words * ratio
-    vectors, theta = torch.randn(S, features) * features**-0.5, torch.full((S,), 1e-8)
-    if checkpoint is None:
-        return vectors, theta, features**0.5
-    state = torch.load(checkpoint, map_location="cpu", weights_only=False)["model"]
-    prefix = next(name[: -len("theta_raw")] for name in state if name.endswith("senses.theta_raw"))
-    taken = torch.randint(0, len(state[prefix + "theta_raw"]), (S,))
-    lengths = state[prefix + "vectors"].float().norm(dim=1)[taken]
-    return functional.normalize(vectors) * lengths.unsqueeze(1), state[prefix + "theta_raw"].float()[taken], 13.0
+class Case(NamedTuple):
+    """Sizes, the senses per word, and the most that one word has."""
+
+    tokens: int
+    features: int
+    words: int
+    ratio: float = 1.5
+    most: int = 16
 
 
-def arms(
-    tokens: int, features: int, words: int, ratio: int = 3, smoothing: float = 0.0, checkpoint: Optional[str] = None
-) -> dict[str, Arm]:
+def zipf(words: int) -> Tensor:
+    """How often each word occurs (words,)."""
+    return 1e7 / torch.arange(1.0, words + 1)
+
+
+def senses_of(case: Case, checkpoint: Optional[str] = None) -> tuple[Senses, float]:
+    """(senses, norm of features): fresh, or with the norms, θ and biases of a trained model."""
+    numbers = initial_senses(
+        case.words, case.ratio, max_senses=max(case.most, round(case.ratio)), how="frequency", counts=zipf(case.words)
+    )
+    words = map_of(numbers)
+    vectors = torch.randn(len(words), case.features) * case.features**-0.5
+    theta, bias, norm = torch.full((len(words),), 1e-8), torch.zeros(len(words)), case.features**0.5
+    if checkpoint is not None:
+        state = torch.load(checkpoint, map_location="cpu", weights_only=False)["model"]
+        prefix = next(name[: -len("theta_raw")] for name in state if name.endswith("senses.theta_raw"))
+        taken = torch.randint(0, len(state[prefix + "theta_raw"]), (len(words),))
+        vectors = functional.normalize(vectors) * state[prefix + "vectors"].float().norm(dim=1)[taken].unsqueeze(1)
+        theta = state[prefix + "theta_raw"].float()[taken]
+        bias = state.get(prefix + "bias_raw", torch.zeros_like(state[prefix + "theta_raw"])).float()[taken]
+        norm = 13.0
+    for x in (vectors, theta, bias):
+        x.requires_grad_()
+    return Senses(vectors, theta, bias, SenseIndex(words, case.words)), norm
+
+
+def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -> dict[str, Arm]:
     """Each arm computes a loss, summed over the tokens, and its gradients."""
     torch.manual_seed(0)
-    slots = slots_of(torch.arange(words).repeat_interleave(ratio), words, ratio + 1)
-    vectors, theta, length = senses(features, words, ratio, checkpoint)
-    h = (functional.normalize(torch.randn(tokens, features)) * length).requires_grad_()
-    w = torch.randn(words, features).mul_(features**-0.5).requires_grad_()
-    s, t = vectors.requires_grad_(), theta.requires_grad_()
-    target = torch.randint(0, words, (tokens,))
-    mos = MixtureOfSoftmaxes(features, 3)
-    chunk = choice.chunk_size(s)
+    kerbs, norm = senses_of(case, checkpoint)
+    dot = Senses(kerbs.vectors, None, kerbs.bias, kerbs.index, "dot")
+    unbiased = Senses(kerbs.vectors, kerbs.theta, None, kerbs.index)
+    few, _ = senses_of(case._replace(ratio=1.125, most=32))
+    many, _ = senses_of(case._replace(most=64))
+    one, _ = senses_of(case._replace(ratio=1.0))
+    h = (functional.normalize(torch.randn(case.tokens, case.features)) * norm).requires_grad_()
+    w = torch.randn(case.words, case.features).mul_(case.features**-0.5).requires_grad_()
+    target = torch.multinomial(zipf(case.words), case.tokens, replacement=True)
+    mos = MixtureOfSoftmaxes(case.features, 3)
+    S, chunk = len(kerbs.vectors), dispatch.chunk_size(kerbs.vectors)
 
     def learn(loss: Tensor) -> None:
-        for x in (h, w, s, t, *mos.parameters()):
-            x.grad = None
+        leaves = [x for s in (kerbs, few, many, one) for x in (s.vectors, s.theta, s.bias)]
+        for x in (h, w, *leaves, *mos.parameters()):
+            if x is not None:
+                x.grad = None
         loss.backward()
 
-    def without_native(torch_compile: bool) -> Tensor:
-        is_native = mock.patch.object(choice, "is_native", return_value=False)
-        compiles = mock.patch.object(choice, "compiles", return_value=torch_compile)
-        with is_native, compiles:
-            return fused_loss(h, s, t, slots, target, smoothing=smoothing).loss
+    def layer(senses: Senses) -> Arm:
+        return lambda: learn(chunked_loss(h, senses, target, None, smoothing).loss)
+
+    def plain_torch() -> None:
+        with mock.patch.object(dispatch, "is_compiled", return_value=False):
+            layer(kerbs)()
 
     def products() -> None:
-        by_h, by_s, room = torch.empty_like(h), torch.zeros_like(s), torch.empty(min(chunk, tokens), len(s))
+        vectors = kerbs.vectors
+        by_h, by_s, workspace = torch.empty_like(h), torch.zeros_like(vectors), torch.empty(min(chunk, case.tokens), S)
         with torch.no_grad():
-            for i in range(0, tokens, chunk):
+            for i in range(0, case.tokens, chunk):
                 part = h[i : i + chunk]
-                D = torch.mm(part, s.t(), out=room[: len(part)])
-                torch.mm(D, s, out=by_h[i : i + chunk])
+                D = torch.mm(part, vectors.t(), out=workspace[: len(part)])
+                torch.mm(D, vectors, out=by_h[i : i + chunk])
                 by_s.addmm_(D.t(), part)
 
     def mixture() -> Tensor:
         log_prob = mos.log_prob(h, lambda x: x @ w.t())
         return functional.nll_loss(log_prob, target, reduction="sum")
 
-    def cross_entropy(x: Tensor, y: Tensor) -> Tensor:
-        return functional.cross_entropy(h @ x.t(), y, reduction="sum", label_smoothing=smoothing)
+    def cross_entropy(x: Tensor) -> Tensor:
+        return functional.cross_entropy(h @ x.t(), target, reduction="sum", label_smoothing=smoothing)
 
     return {
-        SOFTMAX: lambda: learn(cross_entropy(w, target)),
-        "softmax over senses": lambda: learn(cross_entropy(s, target * ratio)),
+        SOFTMAX: lambda: learn(cross_entropy(w)),
+        "softmax over senses": lambda: learn(cross_entropy(kerbs.vectors)),
         "three products over senses": products,
-        "KerBS": lambda: learn(fused_loss(h, s, t, slots, target, smoothing=smoothing).loss),
-        "KerBS, dot": lambda: learn(fused_loss(h, s, None, slots, target, kernel="dot", smoothing=smoothing).loss),
-        "KerBS in plain torch": lambda: learn(without_native(torch_compile=False)),
-        "KerBS by torch.compile": lambda: learn(without_native(torch_compile=True)),
-        "KerBS by autograd": lambda: learn(reference_loss(h, s, t, slots, target, smoothing=smoothing).loss),
+        "KerBS": layer(kerbs),
+        "KerBS, 1.125 senses per word": layer(few),
+        "KerBS, 1 sense per word": layer(one),
+        "KerBS, at most 64 senses": layer(many),
+        "KerBS, dot": layer(dot),
+        "KerBS, no bias": layer(unbiased),
+        "KerBS in plain torch": plain_torch,
+        "KerBS by autograd": lambda: learn(reference_loss(h, kerbs, target, None, smoothing).loss),
         "MoS, 3 components": lambda: learn(mixture()),
     }
-
-
-class Case(NamedTuple):
-    """Sizes."""
-
-    tokens: int
-    features: int
-    words: int
-    ratio: int = 3
 
 
 def grown() -> list[Case]:
     """One size varied at a time."""
     base = Case(2048, 256, 10000)
-    steps = {"tokens": (512, 1024, 4096), "features": (128, 512), "words": (3000, 30000), "ratio": (1, 2, 4)}
+    steps: dict[str, tuple[Any, ...]] = {
+        "tokens": (512, 1024, 4096), "features": (128, 512), "words": (3000, 30000), "ratio": (1, 1.125, 2, 3)
+    }  # fmt: skip
     return [base] + [base._replace(**{name: value}) for name, values in steps.items() for value in values]
 
 
@@ -112,28 +138,28 @@ def main() -> None:
     """Print the tables."""
     parser = timing.parser("layer", __doc__ or "")
     parser.add_argument("--sizes", type=int, nargs=3, action="append", metavar=("TOKENS", "FEATURES", "WORDS"))
-    parser.add_argument("--ratio", type=int, default=3, help="senses a word (3)")
+    parser.add_argument("--ratio", type=float, default=1.5, help="senses per word (1.5)")
     parser.add_argument("--label-smoothing", type=float, default=0.0)
-    parser.add_argument("--checkpoint", help="trained KerBS model to take lengths and θ from")
+    parser.add_argument("--checkpoint", help="trained KerBS model to take norms, θ and biases from")
     parser.add_argument("--arms", nargs="+", help="only these (softmax over words is always there)")
     parser.add_argument("--grow", action="store_true", help="vary one size after the other")
     args = parser.parse_args()
     cases = grown() if args.grow else [Case(N, d, V, args.ratio) for N, d, V in args.sizes or SIZES]
     for case in cases:
-        run(args, *case)
+        run(args, case)
 
 
-def run(args: argparse.Namespace, tokens: int, features: int, words: int, ratio: int) -> None:
+def run(args: argparse.Namespace, case: Case) -> None:
     """One size."""
-    running = arms(tokens, features, words, ratio, args.label_smoothing, args.checkpoint)
+    running = arms(case, args.label_smoothing, args.checkpoint)
     wanted = args.arms or ([SOFTMAX, "three products over senses", "KerBS"] if args.grow else list(running))
     unknown = set(wanted) - set(running)
     if unknown:
         raise SystemExit(f"no arm {', '.join(sorted(unknown))}; there are: {', '.join(running)}")
     times = timing.race({name: arm for name, arm in running.items() if name == SOFTMAX or name in wanted}, args.rounds)
-    timing.show(f"{tokens} tokens, d {features}, {words} words, {ratio} senses a word", times, SOFTMAX)
-    settings = {"tokens": tokens, "features": features, "words": words, "ratio": ratio}
-    settings["label_smoothing"], settings["trained"] = args.label_smoothing, args.checkpoint is not None
+    title = f"{case.tokens} tokens, d {case.features}, {case.words} words, {case.ratio:g} senses per word"
+    timing.show(title, times, SOFTMAX)
+    settings = {**case._asdict(), "label_smoothing": args.label_smoothing, "trained": args.checkpoint is not None}
     timing.keep(args.results, "layer", settings, {"seconds": times})
 
 

@@ -27,21 +27,16 @@ def loss_case(tokens: int, senses: int, features: int) -> float:
     """Growth of the peak in MiB."""
     import torch
 
-    from kerbs_fairseq.functional.chunked_loss import fused_loss
-    from kerbs_fairseq.functional.words import slots_of
+    from benchmarks.layer import Case, senses_of
+    from kerbs_fairseq.functional.chunked_loss import chunked_loss
 
     torch.manual_seed(0)
-    words = senses // 3
-    sense_to_word = torch.arange(words).repeat_interleave(3)
-    slots = slots_of(sense_to_word, words, 4)
-    h, w = torch.randn(tokens, features), torch.randn(len(sense_to_word), features) * features**-0.5
-    theta = torch.randn(len(sense_to_word)) * 0.1
-    for x in (h, w, theta):
-        x.requires_grad_()
-    target = torch.randint(0, words, (tokens,))
-    fused_loss(h[:4], w, theta, slots, target[:4]).loss.backward()  # what torch and the gradients allocate once
+    words = round(senses / 1.5)
+    table, _ = senses_of(Case(tokens, features, words))
+    h, target = torch.randn(tokens, features).requires_grad_(), torch.randint(0, words, (tokens,))
+    chunked_loss(h[:4], table, target[:4]).loss.backward()  # what torch and the gradients allocate once
     before = peak()
-    fused_loss(h, w, theta, slots, target).loss.backward()
+    chunked_loss(h, table, target).loss.backward()
     return peak() - before
 
 
@@ -52,12 +47,12 @@ def step_case(model: str, head: str, words: int, sentences: int, length: int) ->
     from benchmarks import models
 
     with tempfile.TemporaryDirectory() as name:
-        folder = models.made_up_data(Path(name), words)
+        folder = models.synthetic_data(Path(name), words)
         before = peak()
         built = models.trainer(folder, model, head)
     for number in range(2):
         torch.manual_seed(number)
-        built.train_step([models.made_up_batch(words, sentences, length, model == "gru_lm")])
+        built.train_step([models.synthetic_batch(words, sentences, length, model == "gru_lm")])
     return peak() - before
 
 

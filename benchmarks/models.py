@@ -23,15 +23,17 @@ MODELS = {
 HEADS = {
     "softmax": ("", "--criterion cross_entropy"),
     "KerBS": ("kerbs_", "--criterion kerbs_cross_entropy"),
+    "KerBS 1.125": ("kerbs_", "--criterion kerbs_cross_entropy --kerbs-senses 1.125 --kerbs-max-senses 32"),
+    "KerBS 3": ("kerbs_", "--criterion kerbs_cross_entropy --kerbs-senses 3"),
     "MoS": ("mos_", "--criterion cross_entropy"),
 }
 
 
-def made_up_data(folder: Path, words: int) -> Path:
+def synthetic_data(folder: Path, words: int) -> Path:
     """A folder with dictionaries and nothing else."""
     dictionary = Dictionary()
     for i in range(words - dictionary.nspecial):
-        dictionary.add_symbol(f"w{i}", n=words - i)
+        dictionary.add_symbol(f"w{i}", n=round(1e7 / (i + 1)))  # as in a text
     for name in ("dict.de.txt", "dict.en.txt", "dict.txt"):
         dictionary.save(str(folder / name))
     return folder
@@ -51,7 +53,7 @@ def trainer(folder: Path, model: str, head: str, more: str = "") -> Trainer:
     return built
 
 
-def made_up_batch(words: int, sentences: int, length: int, language_model: bool = False) -> dict[str, Any]:
+def synthetic_batch(words: int, sentences: int, length: int, language_model: bool = False) -> dict[str, Any]:
     """Sentences of one length."""
     source, before, target = (torch.randint(4, words, (sentences, length)) for _ in range(3))
     lengths = torch.full((sentences,), length)

@@ -12,7 +12,7 @@ from typing import Any, Callable
 import torch
 
 import kerbs_fairseq
-from kerbs_fairseq.functional.backends.cpu import native
+from kerbs_fairseq.functional.backends.build import native
 
 RESULTS = Path(__file__).parent / "results.jsonl"
 Times = dict[str, list[float]]

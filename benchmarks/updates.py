@@ -18,16 +18,16 @@ def main() -> None:
     """Print the tables."""
     parser = timing.parser("updates", __doc__ or "")
     parser.add_argument("--models", nargs="+", choices=models.MODELS, default=["transformer", "lstm"])
-    parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote; made-up sentences without it")
+    parser.add_argument("--data", type=Path, help="folder of fairseq-preprocess (default: synthetic sentences)")
     parser.add_argument("--max-tokens", type=int, default=4000, help="of a batch of --data (4000)")
     parser.add_argument("--stretch", type=int, default=3, help="updates in a round, with --data (3)")
-    parser.add_argument("--words", type=int, default=10000, help="made-up vocabulary (10000)")
-    parser.add_argument("--sentences", type=int, default=128, help="of a made-up batch (128)")
-    parser.add_argument("--length", type=int, default=20, help="of a made-up sentence (20)")
+    parser.add_argument("--words", type=int, default=10000, help="synthetic vocabulary (10000)")
+    parser.add_argument("--sentences", type=int, default=128, help="of a synthetic batch (128)")
+    parser.add_argument("--length", type=int, default=20, help="of a synthetic sentence (20)")
     args = parser.parse_args()
     for model in args.models:
         with tempfile.TemporaryDirectory() as name:
-            folder = args.data or models.made_up_data(Path(name), args.words)
+            folder = args.data or models.synthetic_data(Path(name), args.words)
             running = {head: models.trainer(folder, model, head) for head in models.HEADS}
         words = len(running["softmax"].task.target_dictionary)
         torch.manual_seed(0)
@@ -39,7 +39,7 @@ def main() -> None:
             rounds = [batches[i : i + args.stretch] for i in range(0, len(batches), args.stretch)]
         else:
             rounds = [
-                [models.made_up_batch(words, args.sentences, args.length, model == "gru_lm")]
+                [models.synthetic_batch(words, args.sentences, args.length, model == "gru_lm")]
                 for _ in range(args.rounds + 1)
             ]
         times = timing.race({head: Stretch(built, rounds) for head, built in running.items()}, args.rounds)

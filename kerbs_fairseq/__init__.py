@@ -9,8 +9,12 @@ alone, stay importable all the same, and so does ``kerbs-doctor``.
 
 import sys
 
-from kerbs_fairseq import requirements
-from kerbs_fairseq.plugin import fairseq_patches as compat
+from kerbs_fairseq.runs import errors
+
+errors.watch_interrupts()
+
+from kerbs_fairseq import requirements  # noqa: E402
+from kerbs_fairseq.plugin import fairseq_patches as compat  # noqa: E402
 
 __version__ = "0.1.0"
 

@@ -11,6 +11,8 @@ import warnings
 from importlib import metadata
 from typing import NamedTuple, NoReturn, Optional
 
+from kerbs_fairseq.runs.errors import UserError, refuse
+
 
 class Need(NamedTuple):
     """A package with the half-open range of versions that is supported and the way to get it."""
@@ -92,11 +94,13 @@ def boot_fault() -> Optional[str]:
     )
 
 
-def stop(reason: str, error: type[Exception] = ImportError) -> NoReturn:
-    """End with one line: without a traceback where a fairseq command is running, else as an ``error``."""
-    if "fairseq_cli" in sys.modules:
-        sys.exit(f"kerbs_fairseq: {reason}")
-    raise error(f"kerbs_fairseq: {reason}")
+class NotSupported(UserError, ImportError):
+    """The fairseq part of the package cannot work here; the text says why, and what to install."""
+
+
+def stop(reason: str) -> NoReturn:
+    """End with one line: without a traceback where a fairseq command is the main program, else as an ImportError."""
+    refuse(f"kerbs_fairseq: {reason}", NotSupported)
 
 
 def warn(reason: str) -> None:

@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
-# What every train.sh and evaluate.sh does with one cell of the paper's tables. Read with `source`.
+# What every train.sh and evaluate.sh does with one cell, MODEL-ARM[+VARIANT]. Read with `source`, after common.sh.
 
-# shellcheck source=recipes/common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+ARMS=$ROOT/kerbs_fairseq/evaluation/arms.txt # name|head|title|options
 
-cell() { # cell NAME MODEL...: MODEL-HEAD[-ABLATION][+VARIANT] into $model, $head, $ablation, or stop with what there is
-  local known=() m rest base=$1
+cell() { # cell NAME MODEL...: into $model, $arm, $head and the array $arm_options, or stop with what there is
+  local known=() m name options base=$1
   [[ $1 =~ ^([a-z0-9-]+)\+[A-Za-z0-9][A-Za-z0-9._-]*$ ]] && base=${BASH_REMATCH[1]}
+  # shellcheck disable=SC2034 # arm is read by train.sh
+  model='' arm=${base#*-}
   for m in "${@:2}"; do
-    for rest in softmax mos kerbs kerbs-nokernel kerbs-onesense kerbs-static; do known+=("$m-$rest"); done
+    while IFS='|' read -r name head _ options; do
+      [[ -n $name && $name != '#'* ]] || continue
+      known+=("$m-$name")
+      [ "$base" != "$m-$name" ] || { model=$m && read -ra arm_options <<<"$options" && break 2; }
+    done <"$ARMS"
   done
-  [[ $base =~ ^[a-z0-9-]+$ && " ${known[*]} " == *" $base "* ]] ||
+  [ -n "$model" ] ||
     die "there is no cell '$1'; there are, and variants of them with +NAME of letters, digits, '.', '_' and '-': ${known[*]}"
-  # shellcheck disable=SC2034 # model is read by train.sh
-  IFS=- read -r model head ablation <<<"$base"
 }
 
 cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, MORE and what else OPTIONS allows
   local models=$1 allowed=" -h --help --seed --out -- $2 "
-  CELL='' SEED=1 OUT=out/$RECIPE SCALE=paper UPDATES='' AGAINST='' MORE=()
+  CELL='' SEED=1 OUT=out/$RECIPE SCALE=paper UPDATES='' AGAINST='' SUBSET=test LENPEN='' MORE=()
   shift 2
   while [ $# -gt 0 ]; do
     [[ $1 != -* || $allowed == *" $1 "* ]] || die "unknown option $1; options for fairseq itself go behind --"
@@ -29,6 +32,8 @@ cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, 
       --scale) take SCALE "$@" && shift 2 ;;
       --updates) take_number UPDATES "$@" && shift 2 ;;
       --against) take AGAINST "$@" && shift 2 ;;
+      --subset) take SUBSET "$@" && shift 2 ;;
+      --lenpen) take LENPEN "$@" && shift 2 ;;
       --) shift && MORE=("$@") && break ;;
       *) [ -z "$CELL" ] || die "one cell at a time: $CELL or $1" && CELL=$1 && shift ;;
     esac
@@ -39,8 +44,12 @@ cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, 
   # shellcheck disable=SC2086
   cell "$CELL" $models
   [ "$SCALE" = paper ] || [ "$SCALE" = small ] || die "--scale $SCALE: paper or small"
+  [ "$SUBSET" = test ] || [ "$SUBSET" = valid ] || die "--subset $SUBSET: test or valid"
+  [[ $LENPEN =~ ^([0-9]+(\.[0-9]+)?)?$ ]] || die "--lenpen $LENPEN: a number is needed"
   [ -d "$OUT/binary" ] || die "$OUT has no data: run recipes/$RECIPE/prepare.sh --out $OUT first"
   RUN=$OUT/runs/$CELL/seed_$SEED
+  RESULTS=$RUN # where outputs and scores go
+  [ "$SUBSET" = test ] || RESULTS=$RUN/valid_lenpen_${LENPEN:-1}
 }
 
 lock_run() { # one process at a time works on a run; the lock lasts until this script and all that it started have ended
@@ -52,41 +61,44 @@ lock_run() { # one process at a time works on a run; the lock lasts until this s
   [ "$code" -ne 1 ] || die "another process is at work on $CELL, seed $SEED in $OUT: wait for it, or stop it"
 }
 
-same_settings() { # same_settings FILE TEXT: stop if the run has been made with others; else write them down
-  if [ -f "$RUN/$1" ]; then
-    [ "$(cat "$RUN/$1")" = "$2" ] ||
-      die "$RUN was made with other options ($(cat "$RUN/$1")): remove it, or choose another --out or --seed, or CELL+NAME"
+same_settings() { # same_settings FILE TEXT: stop if it was made with others; else write them down
+  if [ -f "$1" ]; then
+    [ "$(cat "$1")" = "$2" ] ||
+      die "$RUN was made with other options ($(cat "$1")): remove it, or choose another --out or --seed, or CELL+NAME"
   else
-    { echo "$2" >"$RUN/$1"; } 2>/dev/null || die "$RUN cannot be written"
+    { mkdir -p "$(dirname "$1")" && echo "$2" >"$1"; } 2>/dev/null || die "$RUN cannot be written"
   fi
 }
 
-train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of this cell; KerBS moves senses in time
-  local arch=$1 criterion=cross_entropy every=100 after=1000 until=0 options paths=()
-  options=("${@:2}" --seed "$SEED")
+train_cell() { # train_cell ARCH SMOOTHING OPTION...: train, or go on with, the model of this cell
+  local arch=$1 smoothing=$2 criterion=cross_entropy options paths=() every=100 after=1000 until=0
+  options=("${@:3}" --seed "$SEED")
+  [ "$smoothing" = 0 ] || criterion=label_smoothed_cross_entropy
   [ "$head" = softmax ] || arch=${head}_$arch
   if [ "$head" = kerbs ]; then
     criterion=kerbs_cross_entropy
     options+=(--kerbs-seed "$SEED")
-    if [ "$ablation" = static ]; then # what says how senses move would be refused
-      options+=(--kerbs-reallocate-every 0)
-    else
+    # senses move between a tenth and seven tenths of the training; what says when is refused if they never move
+    if [[ " ${arm_options[*]} ${MORE[*]} " != *" --kerbs-reallocate-every 0 "* ]]; then
       [ -z "$UPDATES" ] || { every=$((UPDATES / 30 + 1)) after=$((UPDATES / 10)) until=$((UPDATES * 7 / 10)); }
       options+=(--kerbs-reallocate-every "$every" --kerbs-reallocate-after "$after" --kerbs-reallocate-until "$until")
       paths=(--kerbs-move-log "$RUN/moves.tsv")
     fi
-    [ "$ablation" != nokernel ] || options+=(--kerbs-kernel dot)
-    [ "$ablation" != onesense ] || options+=(--kerbs-senses 1)
   fi
-  options+=(--criterion "$criterion" --no-epoch-checkpoints --log-format json --log-interval 100 "${MORE[@]}")
+  options+=("${arm_options[@]}" --criterion "$criterion")
+  [ "$smoothing" = 0 ] || options+=(--label-smoothing "$smoothing")
+  options+=(--no-epoch-checkpoints --log-format json --log-interval 100 "${MORE[@]}")
   [ -f "$RUN/trained" ] || lock_run # what is finished is only read
-  same_settings training "--arch $arch ${options[*]}"
+  same_settings "$RUN/training" "--arch $arch ${options[*]}"
   if [ -f "$RUN/trained" ]; then
     say "$CELL, seed $SEED: trained before"
     return
   fi
+  # shellcheck disable=SC2153 # what can be repeated elsewhere, for which OUT stands for the folder
+  echo "recipes/$RECIPE/train.sh $CELL --out OUT --seed $SEED --scale $SCALE${UPDATES:+ --updates $UPDATES}${MORE[0]:+ -- ${MORE[*]}}" >"$RUN/command"
+  git -C "$ROOT" describe --always --dirty --abbrev=40 --exclude '*' >"$RUN/commit" 2>/dev/null || rm -f "$RUN/commit"
   [ -f "$RUN/checkpoint_last.pt" ] || rm -f "$RUN/moves.tsv" "$RUN/train.log" # of a training that got nowhere
-  rm -f "$RUN"/{scores.json,evaluation,test.hyp,test.nll,generate-test.txt,eval-lm.log}
+  rm -rf "$RUN"/{scores.json,evaluation,test.hyp,test.nll,generate-test.txt,eval-lm.log} "$RUN"/valid_lenpen_*
   say "$CELL, seed $SEED: fairseq-train $OUT/binary --arch $arch ${options[*]}"
   fairseq-train "$OUT/binary" --user-dir "$USER_DIR" --arch "$arch" --save-dir "$RUN" "${paths[@]}" "${options[@]}" 2>&1 |
     tee -a "$RUN/train.log" | { grep --line-buffered '| valid |' || true; } ||
@@ -96,9 +108,21 @@ train_cell() { # train_cell ARCH OPTION...: train, or go on with, the model of t
 
 evaluated() { # whether it has been done; stop with an error if there is no model, or it was done with other options
   [ -f "$RUN/trained" ] || die "$CELL, seed $SEED is not trained: run recipes/$RECIPE/train.sh $CELL --seed $SEED --out $OUT"
-  [ -f "$RUN/scores.json" ] || lock_run
-  same_settings evaluation "${MORE[*]}"
-  [ -f "$RUN/scores.json" ] && say "$CELL, seed $SEED: evaluated before: $(tr -d '\n' <"$RUN/scores.json")"
+  [ -f "$RESULTS/scores.json" ] || lock_run
+  same_settings "$RESULTS/evaluation" "${LENPEN:+--lenpen $LENPEN }${MORE[*]}"
+  [ -f "$RESULTS/scores.json" ] && say "$CELL, seed $SEED: evaluated before: $(tr -d '\n' <"$RESULTS/scores.json")"
+}
+
+beam_search() { # beam_search: fairseq-generate over the subset, beam 5, into $RESULTS/generate-SUBSET.txt
+  [[ " ${MORE[*]} " != *" --remove-bpe"* && " ${MORE[*]} " != *" --post-process"* ]] ||
+    die "--remove-bpe: the recipe joins subwords itself"
+  fairseq-generate "$OUT/binary" --user-dir "$USER_DIR" --path "$RUN/checkpoint_best.pt" --gen-subset "$SUBSET" \
+    --beam 5 --lenpen "${LENPEN:-1}" --batch-size 128 --no-progress-bar --results-path "$RESULTS" "${MORE[@]}" \
+    >"$RESULTS/generate.log" 2>&1 || fail_evaluation generate.log
+}
+
+score() { # scores of the outputs in $RESULTS
+  kerbs-evaluate score "$RECIPE" "$OUT" "$RESULTS" --subset "$SUBSET"
 }
 
 compare() { # with the cell of --against, if there is one: is the difference one? and outputs side by side
@@ -106,6 +130,6 @@ compare() { # with the cell of --against, if there is one: is the difference one
 }
 
 fail_evaluation() { # fail_evaluation LOG: stop with the end of what a command said
-  rm -f "$RUN/evaluation"
-  die "$CELL, seed $SEED: $(tail -n 1 "$RUN/$1"); all it said is in $RUN/$1"
+  rm -f "$RESULTS/evaluation"
+  die "$CELL, seed $SEED: $(tail -n 1 "$RESULTS/$1"); all it said is in $RESULTS/$1"
 }

@@ -1,8 +1,5 @@
 #!/usr/bin/env bash
-# What every prepare.sh does: options, downloads, steps. Read with `source`.
-
-# shellcheck source=recipes/common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# What every prepare.sh does: options, downloads, steps. Read with `source`, after common.sh.
 
 # shellcheck disable=SC2034 # MORE is read by prepare.sh
 prepare_options() { # prepare_options "--OPTION=VARIABLE …" "$@": sets RAW, OUT, TOKENS, SIZE, MORE and these variables

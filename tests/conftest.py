@@ -1,5 +1,6 @@
 """Shared by all tests: a small demo corpus, its binary forms and trained models, each made once for all workers."""
 
+import json
 from pathlib import Path
 from typing import Callable
 
@@ -93,3 +94,14 @@ def reported(once, pairs: Path, transformer: Path) -> Path:
         run(f"kerbs-report {checkpoints} --data {pairs} --word the --word a --word bank -o {folder}/report")
 
     return once("reported", make) / "report"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A folder that a recipe for dialog works in, with a test set of 30 pairs and nothing else."""
+    for name in ("text", "binary"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+    (tmp_path / "out" / "text" / "corpus.json").write_text(json.dumps({"sides": ["src", "tgt"]}))
+    (tmp_path / "out" / "text" / "test.src").write_text("who ?\nwhere ?\nwhen ?\n" * 10)
+    (tmp_path / "out" / "text" / "test.tgt").write_text("a b c\nd e f\ng h i\n" * 10)
+    return tmp_path / "out"

@@ -1,4 +1,4 @@
-"""What the fast loss is judged by: loops over senses in Python floats, with the kernel of mpmath."""
+"""What the chunked loss is judged by: loops over senses in Python floats, with the kernel of mpmath."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,8 +8,9 @@ import torch
 from kernel_oracle import THETAS, exact_by_theta, exact_k, exact_slope
 from torch import Tensor
 
-from kerbs_fairseq.functional.chunked_loss import fused_loss
-from kerbs_fairseq.functional.words import slots_of
+from kerbs_fairseq.functional.chunked_loss import chunked_loss
+from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.words import SenseIndex
 
 Loss = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
@@ -21,6 +22,7 @@ class Problem:
     features: Tensor
     vectors: Tensor
     theta: Tensor
+    bias: Optional[Tensor]
     sense_to_word: Tensor
     n_words: int
     target: Tensor
@@ -29,21 +31,26 @@ class Problem:
     smoothing: float = 0.0
 
     def to(self, dtype: torch.dtype) -> "Problem":
-        names = ("features", "vectors", "theta", "weight")
+        names = ("features", "vectors", "theta", "weight") + (("bias",) if self.bias is not None else ())
         return replace(self, **{name: getattr(self, name).to(dtype) for name in names})
 
     @property
-    def slots(self) -> Tensor:
-        return slots_of(self.sense_to_word, self.n_words, int(self.sense_to_word.bincount().max()))
+    def index(self) -> SenseIndex:
+        return SenseIndex(self.sense_to_word, self.n_words)
+
+    @property
+    def senses(self) -> Senses:
+        theta = None if self.kernel == "dot" else self.theta
+        return Senses(self.vectors, theta, self.bias, self.index, self.kernel)
 
     def solve(
-        self, loss: Loss = fused_loss, by_loss: float = 1.0, by_log_prob: Optional[Tensor] = None, **more: int
+        self, loss: Loss = chunked_loss, by_loss: float = 1.0, by_log_prob: Optional[Tensor] = None, **more: int
     ) -> list[Tensor]:
         """Loss, log P(target), and the gradients of by_loss · loss + by_log_prob · log P(target)."""
-        inputs = [x.detach().clone().requires_grad_() for x in (self.features, self.vectors, self.theta)]
-        theta = None if self.kernel == "dot" else inputs[2]
-        settings = (self.weight, self.kernel, self.smoothing)
-        value, log_prob, _ = loss(inputs[0], inputs[1], theta, self.slots, self.target, *settings, **more)
+        tensors = (self.features, self.vectors, self.theta, *(() if self.bias is None else (self.bias,)))
+        inputs = [x.detach().clone().requires_grad_() for x in tensors]
+        changed = replace(self, vectors=inputs[1], theta=inputs[2], bias=None if self.bias is None else inputs[3])
+        value, log_prob, _ = loss(inputs[0], changed.senses, self.target, self.weight, self.smoothing, **more)
         objective = value * by_loss if by_loss else 0.0
         if by_log_prob is not None:
             objective = objective + (log_prob * by_log_prob).sum()
@@ -52,7 +59,15 @@ class Problem:
         return [value.detach(), log_prob.detach(), *gradients]
 
 
-def problem(n: int = 7, d: int = 5, n_words: int = 6, seed: int = 0, kernel: str = "paper", **more: float) -> Problem:
+def problem(
+    n: int = 7,
+    d: int = 5,
+    n_words: int = 6,
+    seed: int = 0,
+    kernel: str = "paper",
+    bias: bool = True,
+    **more: float,
+) -> Problem:
     """Every θ of the grid once (for ``released``: its negative part), words with 1 to 4 senses, in no order."""
     generator = torch.Generator().manual_seed(seed)
     theta = torch.tensor(THETAS)
@@ -64,6 +79,7 @@ def problem(n: int = 7, d: int = 5, n_words: int = 6, seed: int = 0, kernel: str
         features=torch.randn(n, d, generator=generator) * 1.5,
         vectors=torch.randn(len(theta), d, generator=generator),
         theta=theta,
+        bias=torch.randn(len(theta), generator=generator) if bias else None,
         sense_to_word=words,
         n_words=n_words,
         target=torch.randint(0, n_words, (n,), generator=generator),
@@ -102,10 +118,11 @@ def oracle(p: Problem, by_loss: float = 1.0, by_log_prob: Optional[Tensor] = Non
     epsilon_i = p.smoothing / (p.n_words - 1) if p.smoothing else 0.0
     extra = [0.0] * len(H) if by_log_prob is None else by_log_prob.tolist()
     loss, log_prob = 0.0, []
-    dh, dw, dtheta = ([[0.0] * len(row) for row in rows] for rows in (H, W, [thetas]))
+    biases = [0.0] * len(W) if p.bias is None else p.bias.tolist()
+    dh, dw, dtheta, db = ([[0.0] * len(row) for row in rows] for rows in (H, W, [thetas], [biases]))
     for n, (h, y, weight) in enumerate(zip(H, p.target.tolist(), p.weight.tolist())):
         pairs = [pair(h, w, theta, p.kernel) for w, theta in zip(W, thetas)]
-        scores = [K for K, *_ in pairs]
+        scores = [K + b for (K, *_), b in zip(pairs, biases)]
         of_word = [logsumexp([K for K, i in zip(scores, words) if i == word]) for word in range(p.n_words)]
         total = logsumexp(scores)
         log_p = [of_one - total for of_one in of_word]
@@ -114,20 +131,23 @@ def oracle(p: Problem, by_loss: float = 1.0, by_log_prob: Optional[Tensor] = Non
         loss -= weight * math.fsum(s * lp for s, lp in zip(share, log_p))
         # the derivative of the objective by log P(i), and by K: d log P(i) / dK = P(sense | i) − P(sense)
         by_log_p = [extra[n] * (i == y) - by_loss * weight * s for i, s in enumerate(share)]
-        for s, (K, by_h, by_w, by_theta) in enumerate(pairs):
+        for s, (K, (_, by_h, by_w, by_theta)) in enumerate(zip(scores, pairs)):
             G = by_log_p[words[s]] * math.exp(K - of_word[words[s]]) - math.fsum(by_log_p) * math.exp(K - total)
             dtheta[0][s] += G * by_theta
+            db[0][s] += G
             for j in range(len(h)):
                 dh[n][j] += G * by_h[j]
                 dw[s][j] += G * by_w[j]
-    return [torch.tensor(x, dtype=torch.float64) for x in (loss, log_prob, dh, dw, dtheta[0])]
+    results = (loss, log_prob, dh, dw, dtheta[0], *(() if p.bias is None else (db[0],)))
+    return [torch.tensor(x, dtype=torch.float64) for x in results]
 
 
-NAMES = ("loss", "log_prob", "by features", "by vectors", "by theta")
+NAMES = ("loss", "log_prob", "by features", "by vectors", "by theta", "by bias")
 
 
 def assert_close(found: list[Tensor], exact: list[Tensor], tolerance: float, floor: float = 1e-12) -> None:
     """Errors relative to the largest magnitude in each tensor, or to ``floor`` if that is larger."""
+    assert len(found) == len(exact)
     for name, f, e in zip(NAMES, found, exact):
         assert f.shape == e.shape, name
         if f.numel():

@@ -42,6 +42,7 @@ def checkpoint(path: Path, data: Path, kernel: str = "paper", **model: Any) -> P
         "decoder.head.senses.theta_raw": torch.linspace(-1, 1.2, 12),
         "decoder.head.senses.sense_to_word": words,
         "decoder.head.senses.kernel_id": torch.tensor(KERNELS.index(kernel)),
+        "decoder.head.senses.initial_senses": torch.tensor([1, 1, 1, 1, 2, 2, 3, 1], dtype=torch.int32),
         "decoder.head.statistics.usage": torch.tensor([1.0, 1, 1, 1, 0.6, 0.396, 0.004, 0.5, 0.5, 1, 0, 0]),
         "decoder.head.statistics.updates": torch.tensor(70),
         "decoder.head.statistics.moves": torch.tensor(5),

@@ -77,16 +77,16 @@ def test_last_takes_the_newest_by_number(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("missing.pt", "missing.pt is not there"),
+        ("missing.pt", "missing.pt does not exist"),
         ("text.pt", "text.pt cannot be read as a checkpoint"),
-        ("list.pt", "list.pt is no fairseq checkpoint"),
+        ("list.pt", "list.pt is not a fairseq checkpoint"),
         ("1.pt other.pt", "they are different models: more is in one alone"),
         ("1.pt larger.pt", r"senses.vectors is \(4, 3\) in one, \(9, 3\) in one"),
         ("1.pt kernel.pt", "they are different models: decoder.head.senses.kernel_id differs"),
-        ("folder", "folder is a folder: say how many"),
+        ("folder", "folder is a directory: say how many"),
         ("folder --last 3", "has 1 numbered checkpoints, and --last asks for 3"),
         ("folder --last 0", "--last 0: at least 1"),
-        ("1.pt --last 2", "--last goes with one folder"),
+        ("1.pt --last 2", "--last requires one folder"),
         ("1.pt -o no/such/folder.pt", "cannot write no/such/folder.pt"),
     ],
 )

@@ -12,9 +12,11 @@ from raw_corpora import pairs, write_dialogs, write_iwslt, write_shards
 
 from kerbs_fairseq.corpora import pieces
 from kerbs_fairseq.corpora.command import main
-from kerbs_fairseq.corpora.lines import BadCorpus, clean, read_lines, whole_folder
+from kerbs_fairseq.corpora.lines import clean, read_lines
 from kerbs_fairseq.corpora.pairs import Splits, read_tabbed, side_by_side
 from kerbs_fairseq.corpora.split import cut_sentences, families, split_by_sentence, tidy, without_overlap
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import new_folder
 
 
 def text_of(folder: Path, name: str) -> list[str]:
@@ -49,17 +51,17 @@ def test_gzip_is_unpacked_and_a_cut_one_named(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"one\ntwo\n" * 1000))
     assert len(read_lines(path)) == 2000
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(BadCorpus, match=r"text\.gz, after line"):
+    with pytest.raises(UserError, match=r"text\.gz, after line"):
         read_lines(path)
     path.write_bytes(gzip.compress(b"one\ntwo\n" * 1000)[:12] + b"\xff" * 40)
-    with pytest.raises(BadCorpus, match=r"text\.gz, after line 0"):
+    with pytest.raises(UserError, match=r"text\.gz, after line 0"):
         read_lines(path)
 
 
 def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"fine\nna\xefve\n")
-    with pytest.raises(BadCorpus, match="line 2: not UTF-8"):
+    with pytest.raises(UserError, match="line 2: not UTF-8"):
         read_lines(path)
 
 
@@ -73,14 +75,15 @@ def test_clean_text_stays_as_it_is(text: str) -> None:
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     def stop_half_way() -> None:
-        with whole_folder(tmp_path / "new") as folder:
+        with new_folder(tmp_path / "new") as folder:
             (folder / "half").touch()
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         stop_half_way()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(BadCorpus, match="there already"), whole_folder(tmp_path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(UserError, match="exists"), new_folder(tmp_path):
         pass
 
 
@@ -134,14 +137,14 @@ def test_tabs_need_two_columns(tmp_path: Path) -> None:
     path.write_text("Hi.\tHallo!\tlicence\n\nRun!\tLauf!\n")
     assert read_tabbed(path, swap=True) == [("Hallo!", "Hi."), ("Lauf!", "Run!")]
     path.write_text("Hi.\tHallo!\nRun!\n")
-    with pytest.raises(BadCorpus, match="line 2"):
+    with pytest.raises(UserError, match="line 2"):
         read_tabbed(path, swap=True)
 
 
 def test_unequal_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n2\n")
     (tmp_path / "b").write_text("1\n")
-    with pytest.raises(BadCorpus, match="a has 2 lines and b 1"):
+    with pytest.raises(UserError, match="a has 2 lines and b 1"):
         side_by_side(tmp_path / "a", tmp_path / "b")
 
 
@@ -149,7 +152,7 @@ def test_an_empty_folder_says_what_is_looked_for(tmp_path: Path) -> None:
     assert "train.tags.de-en.de" in refusal("pairs", tmp_path, tmp_path / "out")
     assert "dialogues_train.txt" in refusal("dialog", tmp_path, tmp_path / "out")
     assert "news.en-" in refusal("sentences", tmp_path, tmp_path / "out", "--cut", "3,2,1")
-    assert "is no folder" in refusal("pairs", tmp_path / "missing", tmp_path / "out")
+    assert "is not a directory" in refusal("pairs", tmp_path / "missing", tmp_path / "out")
     assert "train.*" in refusal("pieces", tmp_path, tmp_path / "out")
 
 
@@ -184,7 +187,7 @@ def test_no_sentence_stands_in_two_parts(seed: int) -> None:
 
 
 def test_a_split_that_is_asked_too_much(tmp_path: Path) -> None:
-    with pytest.raises(BadCorpus, match="ask for fewer"):
+    with pytest.raises(UserError, match="ask for fewer"):
         split_by_sentence([("a", "b"), ("c", "d")], 1, 1, 1)
 
 
@@ -193,7 +196,7 @@ def test_long_sentences_are_left_out_of_training_alone() -> None:
     splits = tidy(Splits([long, ("a", "b")], [long], [long]), max_words=2)
     assert (splits.train, splits.valid, splits.test) == ([("a", "b")], [long], [long])
     assert splits.left_out == {"train: over 2 words": 1}
-    with pytest.raises(BadCorpus, match="nothing is left for train"):
+    with pytest.raises(UserError, match="nothing is left for train"):
         tidy(Splits([long], [long], [long]), max_words=2)
 
 
@@ -211,7 +214,7 @@ def test_shards_are_cut_into_parts_without_overlap(tmp_path: Path) -> None:
     assert len({line for part in parts for line in part}) == 250
     assert parts == cut_sentences(files[::-1], [200, 20, 30], seed=1), "whatever the order of the files"
     assert parts != cut_sentences(files, [200, 20, 30], seed=2)
-    with pytest.raises(BadCorpus, match=r"1,000 sentences are asked for .* there are 300"):
+    with pytest.raises(UserError, match=r"1,000 sentences are asked for .* there are 300"):
         cut_sentences(files, [900, 50, 50], seed=1)
 
 
@@ -222,7 +225,7 @@ def test_long_sentences_are_not_drawn_for_training(tmp_path: Path) -> None:
     assert max(len(line.split()) for line in train) == 2
     assert max(len(line.split()) for part in held_out for line in part) == 3, "validation and test are as they are"
     assert len({line for part in (train, *held_out) for line in part}) == 40
-    with pytest.raises(BadCorpus, match="40 of up to 2 words"):
+    with pytest.raises(UserError, match="40 of up to 2 words"):
         cut_sentences([tmp_path / "news"], [40, 10, 10], seed=1, max_words=2)
 
 
@@ -290,5 +293,5 @@ def test_a_comma_in_a_path_and_a_language_without_a_side(text: Path, tmp_path: P
 
 
 def test_no_settings(tmp_path: Path) -> None:
-    with pytest.raises(BadCorpus, match="kerbs-corpus pieces"):
+    with pytest.raises(UserError, match="kerbs-corpus pieces"):
         pieces.settings_of(tmp_path)

@@ -70,7 +70,7 @@ def test_epochs_must_be_positive() -> None:
 
 
 def test_a_head_that_no_chosen_model_has(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"--heads kerbs-1\.5 goes with --models transformer"):
+    with pytest.raises(SystemExit, match=r"--heads kerbs-1\.5 requires --models transformer"):
         demo.main(["--out", str(tmp_path / "out"), "--models", "lstm", "--heads", "kerbs-1.5"])
     assert not (tmp_path / "out").exists()
 
@@ -91,10 +91,9 @@ def test_failing_command_is_explained(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_training_watch_reads_the_log(capsys: pytest.CaptureFixture) -> None:
     result = demo.Result("x", "softmax")
     watch = demo.TrainingWatch(result, 4)
-    watch("2026 | INFO | fairseq_cli.train | num. shared model params: 676,040 (num. trained: 676,040)\n")
     watch('2026 | INFO | valid | {"epoch": 1, "valid_loss": "2", "valid_ppl": "4"}\n')
     watch('2026 | INFO | valid | {"epoch": 2, "valid_loss": "3", "valid_ppl": "8"}\n')
-    assert (result.parameters, result.valid_ppl) == (676040, 4.0)
+    assert result.valid_ppl == 4.0
     assert "epoch  2/4" in capsys.readouterr().out
 
 

@@ -50,7 +50,8 @@ def test_files(corpus: Path, pairs: Path, tmp_path: Path) -> None:
     assert (true["the"], max(true.values())) == (1, 4)
     words = [line.split()[0] for line in (pairs / "dict.tgt.txt").read_text().splitlines()]
     sense_to_word = torch.cat([torch.arange(4 + len(words)), torch.tensor([4, 4, 5])])
-    torch.save({"model": {"decoder.head.senses.sense_to_word": sense_to_word}}, tmp_path / "c.pt")
+    head = {"sense_to_word": sense_to_word, "vectors": torch.zeros(len(sense_to_word), 2)}
+    torch.save({"model": {f"decoder.head.senses.{name}": value for name, value in head.items()}}, tmp_path / "c.pt")
     found = found_senses(tmp_path / "c.pt", pairs / "dict.tgt.txt")
     assert [found[word] for word in words[:3]] == [3, 2, 1]
     assert len(Comparison.of(true, found).true) == len(set(words) & set(true))

@@ -196,7 +196,7 @@ def test_command_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{there}"], "is there already"),
+        (["{there}"], "exists: name another folder"),
         (["{there}", "--force"], "is not a demo corpus"),
         (["{new}", "--parallel", "10,10"], "is not three whole numbers"),
         (["{new}", "--mono", "10,0,10"], "at least one sentence"),

@@ -1,21 +1,23 @@
 """Scores against sacrebleu's own and against brute force, significance, and the paper's table."""
 
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from evaluated import made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
 from kerbs_fairseq.evaluation import command, sweep
-from kerbs_fairseq.evaluation.outputs import BadOutput, best_valid_ppl, hypotheses, parameters_of, sentence_nll
-from kerbs_fairseq.evaluation.paper import TASKS, name_of
+from kerbs_fairseq.evaluation.paper import TASKS, baseline_of, name_of
 from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
 from kerbs_fairseq.evaluation.significance import paired_bootstrap
 from kerbs_fairseq.evaluation.table import markdown, spread
+from kerbs_fairseq.runs import logs
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ",", "."]), min_size=1, max_size=12).map(
     " ".join
@@ -31,12 +33,12 @@ def test_hypotheses_come_in_the_order_of_the_data(tmp_path: Path) -> None:
     path.write_text("S-1\tx\nT-1\ty\nH-1\t-0.3\t▁b\tc\nH-1\t-0.9\tworse\nD-1\t-0.3\tb\nH-0\t-0.1\t▁a \nH-2\t-0.1\t\n")
     assert hypotheses(path) == ["▁a", "▁b\tc", ""]
     path.write_text("H-0\t-0.1\ta\nH-2\t-0.1\tb\n")
-    with pytest.raises(BadOutput, match="no sentence 1"):
+    with pytest.raises(UserError, match="no sentence 1"):
         hypotheses(path)
     path.write_text("")
-    with pytest.raises(BadOutput, match="no sentence:"):
+    with pytest.raises(UserError, match="no sentence:"):
         hypotheses(path)
-    with pytest.raises(BadOutput, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         hypotheses(tmp_path / "missing")
 
 
@@ -52,16 +54,19 @@ def test_nll_of_sentences(tmp_path: Path) -> None:
 
 def test_best_validation_perplexity(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    assert best_valid_ppl(log) == math.inf
-    log.write_text('x | valid | {"epoch": 1, "valid_ppl": "9.5"}\nx | valid | {"epoch": 2, "valid_ppl": "7.25"}\n')
-    assert best_valid_ppl(log) == 7.25
+    assert logs.best(log) is logs.best(log, "loss") is None
+    log.write_text(
+        'x | valid | {"epoch": 1, "valid_loss": "3.2", "valid_ppl": "9.5", "valid_best_loss": "1.0"}\n'
+        'x | valid | {"epoch": 2, "valid_loss": "3.3", "valid_ppl": "7.25"}\n'
+    )
+    assert (logs.best(log), logs.best(log, "loss")) == (7.25, 3.2)
 
 
 def test_number_of_parameters(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    assert parameters_of(log) is None
+    assert logs.parameters(log) is None
     log.write_text("x | num. shared model params: 2,589,152 (num. trained: 9)\nx | num. expert model params: 0\n")
-    assert parameters_of(log) == 2_589_152
+    assert logs.parameters(log) == 2_589_152
 
 
 # --- scores
@@ -123,33 +128,11 @@ def test_better_everywhere_is_significant_in_both_directions() -> None:
     assert paired_bootstrap(Bleu(1), bad, good).p == 1
     low, high = np.array([[[1.0, 3]] * 30]), np.array([[[2.0, 3]] * 30])
     assert paired_bootstrap(Perplexity(), low, high).p < 0.01, "a lower perplexity is better"
-    with pytest.raises(BadOutput, match="different test sets"):
+    with pytest.raises(UserError, match="different test sets"):
         paired_bootstrap(Bleu(1), good, bad[:, :7])
 
 
 # --- the table
-
-
-def made_up(out: Path, cell: str, seed: int, output: list[str]) -> Path:
-    """A run that somebody has evaluated."""
-    folder = out / "runs" / cell / f"seed_{seed}"
-    folder.mkdir(parents=True)
-    wanted = (out / "text" / "test.tgt").read_text().splitlines()
-    score = Bleu(1).score(Bleu(1).statistics(output, wanted).sum(0))
-    (folder / "test.hyp").write_text("".join(f"{line}\n" for line in output))
-    scores = {"bleu": score, "bleu_of_moses_tokens": 1.5, "signature": "sig", "valid_ppl": 7.0, "parameters": 2_370_000}
-    (folder / "scores.json").write_text(json.dumps(scores))
-    return folder
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "binary").mkdir()
-    (tmp_path / "text" / "corpus.json").write_text(json.dumps({"sides": ["src", "tgt"]}))
-    (tmp_path / "text" / "test.src").write_text("who ?\nwhere ?\nwhen ?\n" * 10)
-    (tmp_path / "text" / "test.tgt").write_text("a b c\nd e f\ng h i\n" * 10)
-    return tmp_path
 
 
 def test_the_table_has_the_papers_figures_and_ours(out: Path) -> None:
@@ -158,14 +141,16 @@ def test_the_table_has_the_papers_figures_and_ours(out: Path) -> None:
     made_up(out, "seq2seq-softmax", 2, good)
     made_up(out, "seq2seq-kerbs", 1, good)
     made_up(out, "seq2seq-kerbs", 3, good)  # a seed that softmax does not have: not in the difference
-    table = markdown(TASKS["dialog_dailydialog"], out, failed=["seq2seq-mos, seed 1", "seq2seq-kerbs, seed 4"])
-    rows = {line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| seq2seq")}
+    table = markdown("dialog_dailydialog", out, failed=["seq2seq-mos, seed 1", "seq2seq-kerbs, seed 4"])
+    rows = {
+        line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| `seq2seq") and "M |" in line
+    }
     assert "2.37 M | 16.56 | 50.00 ± 23.57 (2) | 1.50 ± 0.00 (2) | 7.00 ± 0.00 (2) |  |  |" in rows["softmax"]
     assert (
         "| 66.67 ± 0.00 (2), 1 failed | 1.50 ± 0.00 (2) | 7.00 ± 0.00 (2) | +33.33 [+33.33, +33.33] | 0.001 |"
         in (rows["KerBS"])
     )
-    assert "|  | 13.73 | 1 failed |  |" in rows["MoS"]
+    assert "| `seq2seq-mos` | MoS |  | 13.73 | 1 failed |  |" in table
     assert "transformer" not in table, "nothing is said of what was not run"
     assert "sig" in table
 
@@ -178,8 +163,8 @@ def test_variants_have_rows_of_their_own(out: Path) -> None:
     (kerbs / "scores.json").write_text('{"bleu": 1.0, "parameters": null, "valid_ppl": Infinity}')  # logs may not say
     made_up(out, "magic-softmax+wide", 1, good)  # not of this recipe
     made_up(out, "seq2seq-softmax+..", 1, good)  # no name
-    task = TASKS["dialog_dailydialog"]
-    rows = [line for line in markdown(task, out, ["seq2seq-mos+deep, seed 1"]).splitlines() if line.startswith("| ")]
+    table = markdown("dialog_dailydialog", out, ["seq2seq-mos+deep, seed 1"])
+    rows = [line for line in table.splitlines() if line.startswith("| ")][:6]
     assert [row.split(" | ")[1] for row in rows[2:]] == ["softmax", "softmax (wide)", "MoS (deep)", "KerBS (wide)"]
     assert "2.37 M | – | 66.67 (1) | " in rows[3], "the paper has no figure for it"
     assert "+33.33" in rows[3], "a variant of the softmax is compared with the softmax itself"
@@ -204,10 +189,10 @@ def test_a_broken_or_foreign_folder_is_told_from_a_run(out: Path, capsys: pytest
     aside = good.with_name("seed_1_old")
     aside.mkdir()
     (aside / "scores.json").write_text("{}")
-    assert markdown(TASKS["dialog_dailydialog"], out).count("| seq2seq |") == 1, "what was put aside does not count"
+    assert markdown("dialog_dailydialog", out).count("| softmax |") == 1, "what was put aside does not count"
     shorter = made_up(out, "seq2seq-kerbs", 1, ["a"] * 30)
     (shorter / "test.hyp").write_text("a\n")
-    with pytest.raises(SystemExit, match="1 outputs for 30 sentences"):
+    with pytest.raises(SystemExit, match=r"seq2seq-kerbs/seed_1: 1 outputs for 30 sentences"):
         command.main(["compare", "dialog_dailydialog", str(out), str(good), str(shorter)])
     (good / "scores.json").write_text('{"bleu": 1')
     with pytest.raises(SystemExit, match=r"scores\.json is broken"):
@@ -227,6 +212,8 @@ def test_spread_is_that_of_a_sample() -> None:
 def test_names_of_cells() -> None:
     assert name_of("seq2seq-kerbs-static") == ("seq2seq", "KerBS w/o dynamic allocation")
     assert name_of("gru-softmax+3x.wide") == ("gru", "softmax (3x.wide)")
+    assert name_of("transformer-softmax-model") == ("transformer", "softmax, wider model")
+    assert baseline_of("transformer-kerbs-static+x") == "transformer-softmax"
     for task in TASKS.values():
         assert set(task.figures) <= set(task.cells)
         assert all(name_of(cell) for cell in task.cells)
@@ -237,40 +224,98 @@ def test_names_of_cells() -> None:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """Scripts that take the place of the real ones: MoS fails, the others say the same."""
+    """Scripts that take the place of the real ones: MoS fails, and a rate of 9 diverges; CELL --out OUT --seed N …"""
     folder = tmp_path / "recipe" / "dialog_dailydialog"
     folder.mkdir(parents=True)
     (folder / "train.sh").write_text(
         'case $1 in *mos*) echo "out of memory"; exit 3 ;; esac\n'
-        'run=$3/runs/$1/seed_$5; [ -f "$run/scores.json" ] || echo "$@" >>"$3/calls"\n'
-        """echo 'x | valid | {"epoch": 3, "valid_ppl": "7.50"}'\n"""
+        'run=$3/runs/$1/seed_$5; mkdir -p "$run"; [ -f "$run/trained" ] || echo "$@" >>"$3/calls"\n'
+        'rate="${@: -1}"; case $rate in 9) echo "FloatingPointError" | tee "$run/train.log"; exit 1 ;; esac\n'
+        '[ -f "$run/training" ] || echo "$rate" >"$run/training"\n'
+        '[ "$(cat "$run/training")" = "$rate" ] || { echo "other options"; exit 1; }\n'
+        """echo 'x | valid | {"epoch": 3, "valid_loss": "'"$rate"'", "valid_ppl": "7.50"}' | tee "$run/train.log"\n"""
+        'touch "$run/trained"\n'
     )
     (folder / "evaluate.sh").write_text(
-        'run=$3/runs/$1/seed_$5; mkdir -p "$run"; cp "$3/text/test.tgt" "$run/test.hyp"\n'
-        'echo \'{"bleu": 100.0}\' >"$run/scores.json"\n'
+        'run=$3/runs/$1/seed_$5; echo "$@" >>"$3/evaluations"\n'
+        'if [ "$7" = valid ]; then run=$run/valid_lenpen_$9 score=$9; else cp "$3/text/test.tgt" "$run/test.hyp"; fi\n'
+        'mkdir -p "$run"; echo "{\\"bleu\\": ${score:-100}}" >"$run/scores.json"\n'
     )
     return folder
 
 
-def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [str(recipe), "--out", str(out), "--seeds", "1,2", "--jobs", "2", "--cells"]
-    cells = "seq2seq-softmax,seq2seq-mos,seq2seq-kerbs"
+def swept(*arguments: object) -> object:
     with pytest.raises(SystemExit) as stopped:
-        sweep.main([*arguments, cells, "--scale", "small", "--", "--lr", "1"])
-    assert stopped.value.code == 1
+        sweep.main([*map(str, arguments)])
+    return stopped.value.code
+
+
+def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [recipe, "--out", out, "--seeds", "1,2", "--jobs", "2", "--cells"]
+    cells = "seq2seq-softmax,seq2seq-mos,seq2seq-kerbs"
+    assert swept(*arguments, cells, "--scale", "small", "--", "--lr", "1") == 1
     shown = capsys.readouterr().out
     assert shown.count("FAILED") == 2
     assert "out of memory" in shown
     assert "to go, about" in shown
-    assert "| seq2seq | MoS |  | 13.73 | 2 failed |" in (out / "table.md").read_text()
+    assert "| `seq2seq-mos` | MoS |  | 13.73 | 2 failed |" in (out / "table.md").read_text()
     assert "seq2seq-kerbs, seed 2: epoch 3, valid ppl 7.50" in shown, "progress while it trains"
     calls = (out / "calls").read_text().splitlines()
     assert len(calls) == 4
     assert calls[0].endswith("--scale small -- --lr 1")
-    with pytest.raises(SystemExit) as stopped:  # goes on: nothing of what is done is done again
-        sweep.main([*arguments, "seq2seq-softmax,seq2seq-kerbs"])
-    assert stopped.value.code == 0
+    # goes on: nothing of what is done is done again
+    assert swept(*arguments, "seq2seq-softmax,seq2seq-kerbs", "--", "--lr", "1") == 0
     assert len((out / "calls").read_text().splitlines()) == 4
+
+
+def test_rates_and_length_penalties_are_chosen_on_validation(
+    out: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [recipe, "--out", out, "--seeds", "2,3", "--cells", "seq2seq-kerbs,seq2seq-softmax+x", "--jobs", "2"]
+    grid = ["--lr-grid", "3,9,2", "--lenpen-grid", "0.6,1.4,1"]
+    assert swept(*arguments, *grid, "--", "--fp16") == 0
+    shown = capsys.readouterr().out
+    assert "4 models and 6 to choose rates, 0 done before" in shown
+    assert "seq2seq-kerbs, rate 9: validation loss inf" in shown
+    assert "seq2seq-kerbs: rate 2 (validation loss 2.0), at the edge of the grid" in shown
+    assert "seq2seq-kerbs: --lenpen 1.4 (BLEU 1.40 on validation), at the edge of the grid" in shown
+    runs = out / "runs"
+    assert (runs / "seq2seq-kerbs" / "seed_2" / "training").read_text() == "2\n", "that of the trial"
+    assert (runs / "seq2seq-softmax+x.lr3" / "seed_2" / "trained").exists()
+    calls = (out / "calls").read_text().splitlines()
+    assert len(calls) == 6 + 2, "the first seed is not trained again with the rate that was chosen"
+    assert sum(call.endswith("--seed 3 -- --fp16 --lr 2") for call in calls) == 2
+    final = [call for call in (out / "evaluations").read_text().splitlines() if "valid" not in call]
+    assert [call.split()[-1] for call in final] == ["1.4"] * 4
+    assert swept(*arguments, *grid, "--", "--fp16") == 0
+    assert (out / "calls").read_text().splitlines() == calls, "started again, it has nothing to train"
+    assert "0 to go" not in capsys.readouterr().out
+    assert swept(*arguments, "--lr-grid", "3,1", "--", "--fp16") == 1, "another winner than that which was trained"
+    assert "other options" in capsys.readouterr().out
+
+
+def test_short_trials_are_not_taken_for_runs(out: Path, recipe: Path) -> None:
+    grid = ["--lr-grid", "2,3", "--grid-updates", "50"]
+    assert swept(recipe, "--out", out, "--seeds", "1", "--cells", "seq2seq-kerbs", "--updates", "300", *grid) == 0
+    calls = [call.split("--updates ")[1:] for call in (out / "calls").read_text().splitlines()]
+    assert calls == [["300 ", "50 -- --lr 2"], ["300 ", "50 -- --lr 3"], ["300 -- --lr 2"]]
+
+
+def test_a_rate_that_fails_for_another_reason_is_not_passed_over(
+    out: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = ["--cells", "seq2seq-mos,seq2seq-kerbs", "--seeds", "1"]
+    assert swept(recipe, "--out", out, *cells, "--lr-grid", "1,2") == 1
+    assert "seq2seq-mos: no rate chosen: rate 1, 2 failed; start again to go on" in capsys.readouterr().out
+    assert swept(recipe, "--out", out, "--cells", "seq2seq-softmax", "--lr-grid", "9") == 1
+    assert "no rate chosen: all rates diverged" in capsys.readouterr().out
+
+
+def test_a_model_stands_for_all_its_cells() -> None:
+    task = TASKS["lm_1b"]
+    assert sweep.cells_of("gru", task) == task.cells
+    assert sweep.cells_of("gru-kerbs,gru", task)[0] == "gru-kerbs"
+    assert sweep.cells_of(None, task) == ["gru-softmax", "gru-mos", "gru-kerbs"]
 
 
 @pytest.mark.parametrize(
@@ -281,6 +326,10 @@ def test_a_failed_cell_does_not_stop_the_others(out: Path, recipe: Path, capsys:
         (["--seeds", "one"], "whole numbers"),
         (["--seeds", "1,0"], "whole numbers"),
         (["--jobs", "0"], "at least 1"),
+        (["--lr-grid", "fast"], "--lr-grid fast: numbers with commas between them"),
+        (["--lenpen-grid", "1,"], "--lenpen-grid 1,: numbers"),
+        (["--grid-updates", "9"], "--grid-updates goes with --lr-grid"),
+        (["--lr-grid", "1", "--", "--lr", "2"], "--lr-grid and -- --lr: one of them"),
     ],
 )
 def test_mistakes_get_one_line(out: Path, recipe: Path, arguments: list[str], message: str) -> None:
@@ -288,5 +337,9 @@ def test_mistakes_get_one_line(out: Path, recipe: Path, arguments: list[str], me
         sweep.main([str(recipe), "--out", str(out), *arguments])
     with pytest.raises(SystemExit, match="has no data"):
         sweep.main([str(recipe), "--out", str(out / "other")])
+    language_model = recipe.with_name("lm_1b")
+    recipe.rename(language_model)
+    with pytest.raises(SystemExit, match="a language model is not searched with beams"):
+        sweep.main([str(language_model), "--out", str(out), "--lenpen-grid", "1"])
     with pytest.raises(SystemExit, match="is no recipe"):
         sweep.main([str(out), "--out", str(out)])

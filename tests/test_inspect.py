@@ -1,6 +1,7 @@
 """kerbs-inspect: what it says of made-up and of trained models, and of files that are none."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,12 @@ import torch
 from commands import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train, twin
 from made_up_runs import WORDS, checkpoint, dictionary_folder
 
-from kerbs_fairseq.functional.initialization import initial_senses, map_of
 from kerbs_fairseq.functional.kernel import released_theta
 from kerbs_fairseq.inspection import command as inspect
-from kerbs_fairseq.inspection import findings
-from kerbs_fairseq.inspection.learned import Unreadable, load
+from kerbs_fairseq.inspection import contexts, findings
+from kerbs_fairseq.inspection.learned import load
+from kerbs_fairseq.runs.checkpoint import Code, fingerprint
+from kerbs_fairseq.runs.errors import UserError
 
 
 @pytest.fixture
@@ -33,15 +35,98 @@ def test_words_by_number_of_senses(made_up: Path) -> None:
 
 
 def test_movers_are_counted_from_the_first_allocation(made_up: Path) -> None:
-    model = load(made_up)
-    first = initial_senses(8, 2.0, 1, 4, "random", None, range(4), 1)
-    assert torch.equal(model.first_numbers(), first)
-    assert torch.equal(torch.bincount(map_of(first), minlength=8), first)
+    model, first = load(made_up), torch.tensor([1, 1, 1, 1, 2, 2, 3, 1])
+    assert torch.equal(model.initial, first)
     found = findings.movers(model)
     for line in found["won"] + found["lost"]:
         at = model.find(line["word"])
         assert (line["from"], line["to"]) == (int(first[at]), int(model.numbers[at]))
     assert sum(len(lines) for lines in found.values()) == int((model.numbers != first).sum())
+
+
+def test_an_old_checkpoint_does_not_know_its_start(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where options of the first allocation are there: they are those of the last run, not of the first."""
+    for number, initial in enumerate((None, torch.zeros(8, dtype=torch.int32))):  # 0: from an older checkpoint still
+        path = checkpoint(tmp_path / f"{number}.pt", data, **{"decoder.head.senses.initial_senses": initial})
+        assert findings.movers(load(path)) == {}
+        inspect.main([str(path)])
+        printed = capsys.readouterr().out
+        assert "Senses per word at the start: unknown" in printed
+        assert "Most moved" not in printed
+
+
+def test_the_dictionary_of_the_training_is_told_from_others(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", *WORDS]
+    made = {"decoder.head.senses.vocabulary": torch.tensor(fingerprint(symbols))}
+    path = checkpoint(tmp_path / "new.pt", data, **made)
+    assert load(path).same_dictionary is True
+    inspect.main([str(path)])
+    assert "unknown" not in capsys.readouterr().out
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "dict.tgt.txt").write_text("".join(f"{word} 1\n" for word in reversed(WORDS)))  # as many words
+    with pytest.raises(UserError, match=r"dict\.tgt\.txt is not the dictionary that the model was trained with"):
+        load(path, other)
+    assert load(checkpoint(tmp_path / "old.pt", data), other).same_dictionary is None
+    inspect.main([str(tmp_path / "old.pt"), "--data", str(other)])
+    assert "Whether this is the dictionary of the training: unknown" in capsys.readouterr().out
+    (data / "dict.tgt.txt").write_text((other / "dict.tgt.txt").read_text())
+    assert load(path).words[4] == "#4", "better numbers than wrong words"
+
+
+def test_of_two_dictionaries_that_fit_the_tasks_own_is_taken(tmp_path: Path, data: Path) -> None:
+    other = WORDS[::-1]
+    (data / "dict.txt").write_text("".join(f"{word} 1\n" for word in other))
+    path = checkpoint(tmp_path / "both.pt", data)
+    assert load(path).words[4:] == WORDS, "dict.TARGET.txt for a translation"
+    state = torch.load(path, weights_only=False)
+    state["model"]["decoder.head.senses.vocabulary"] = torch.tensor(
+        fingerprint(["<s>", "<pad>", "</s>", "<unk>", *other])
+    )
+    torch.save(state, path)
+    assert load(path).words[4:] == other, "whichever is that of the training"
+    del state["model"]["decoder.head.senses.vocabulary"], state["cfg"]["task"]["target_lang"]
+    torch.save(state, path)
+    assert load(path).words[4:] == other, "dict.txt for a language model"
+
+
+def test_a_word_is_its_beginning_piece(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "dict.tgt.txt").write_text("bank 9\n▁bank 8\n▁money 7\nx 6\n")
+    model = load(checkpoint(tmp_path / "pieces.pt", data))
+    assert [model.find(word) for word in ("bank", "▁bank", "money", "x")] == [5, 5, 6, 7]
+    inspect.main([str(tmp_path / "pieces.pt"), "--word", "bank"])
+    assert "▁bank, 8 times" in capsys.readouterr().out
+
+
+def test_theta_has_a_learning_rate_of_its_own(tmp_path: Path, data: Path) -> None:
+    path = checkpoint(tmp_path / "rates.pt", data, **{"decoder.head.senses.rates": torch.tensor([500_000, 1_000_000])})
+    torch.testing.assert_close(load(path).theta, torch.linspace(-0.5, 0.6, 12))
+
+
+def test_models_of_ones_own_need_their_code_by_name_or_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("named", "recorded"):
+        (tmp_path / f"code_{name}").mkdir()
+        (tmp_path / f"code_{name}" / "__init__.py").write_text("")
+    (tmp_path / "code_broken").mkdir()
+    (tmp_path / "code_broken" / "__init__.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = Code("kerbs_own", "translation", str(tmp_path / "code_recorded"))
+    with pytest.raises(UserError, match=r"the architecture kerbs_own comes from the --user-dir .*code_recorded"):
+        contexts.import_code(own, None)
+    assert "code_recorded" not in sys.modules
+    contexts.import_code(own, tmp_path / "code_named")
+    assert "code_named" in sys.modules
+    contexts.import_code(own, None, trust=True)
+    assert "code_recorded" in sys.modules
+    with pytest.raises(UserError, match="the task own comes from"):
+        contexts.import_code(Code("kerbs_lstm", "own", "elsewhere"), None)
+    with pytest.raises(UserError, match="code_broken cannot be imported: division by zero"):
+        contexts.import_code(own, tmp_path / "code_broken")
+    contexts.import_code(Code("kerbs_lstm", "translation", "elsewhere"), None)  # ours, and known
 
 
 def test_one_word_in_detail(made_up: Path) -> None:
@@ -99,21 +184,22 @@ def test_language_models_with_fewer_words_than_their_dictionary(tmp_path: Path, 
 
 def test_broken_dictionaries_and_old_checkpoints_get_one_line(tmp_path: Path, made_up: Path, data: Path) -> None:
     (data / "dict.tgt.txt").write_bytes(b"\xff\xfe nonsense")
-    with pytest.raises(Unreadable, match="cannot be read as a dictionary"):
+    with pytest.raises(UserError, match="cannot be read as a dictionary"):
         load(made_up)
     state = torch.load(made_up, weights_only=False)
     del state["model"]["decoder.head.senses.kernel_id"]
     torch.save(state, tmp_path / "old.pt")
-    with pytest.raises(Unreadable, match="another version"):
+    with pytest.raises(UserError, match="another version"):
         load(tmp_path / "old.pt")
 
 
 def test_odd_words_are_shown_as_they_are(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (data / "dict.tgt.txt").write_text("[red] 9\n:cat: 8\nfoo\\ 7\nx 6\n")
+    (data / "dict.tgt.txt").write_text("[red] 9\n:cat: 8\nfoo\\ 7\n\x1b[31mx\x9b\u202e 6\n")
     inspect.main([str(checkpoint(tmp_path / "odd.pt", data, "dot")), "--group", "g=:cat:", "--word", "[red]"])
     printed = capsys.readouterr().out
-    for word in ("[red]", ":cat:", "foo\\", "Groups"):
+    for word in ("[red]", ":cat:", "foo\\", "Groups", r"\x1b[31mx\x9b\u202e"):
         assert word in printed
+    assert not {"\x1b", "\x9b", "\u202e"} & {*printed}, "nothing that commands a terminal"
 
 
 def test_json_has_no_nan(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +241,7 @@ def test_the_terminal_shows_every_part(made_up: Path, capsys: pytest.CaptureFixt
     [
         ("--word bnak", "there is no word 'bnak' among the 8 of the model; did you mean bank"),
         ("--group water", "write it as NAME=WORD,WORD"),
-        ("--data nowhere", "is no folder"),
+        ("--data nowhere", "is not a directory"),
         ("--contexts 0", "--contexts 0: at least 1"),
     ],
 )
@@ -169,24 +255,24 @@ def test_mistakes_get_one_line(made_up: Path, options: str, message: str) -> Non
 def test_another_dictionary_is_refused(made_up: Path, data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(Unreadable, match="has no dictionary of the target"):
+    with pytest.raises(UserError, match="has no dictionary of the target"):
         load(made_up, other)
     (other / "dict.tgt.txt").write_text("a 1\n")
-    with pytest.raises(Unreadable, match="another dictionary than the model's, which has 8 words"):
+    with pytest.raises(UserError, match=r"dict\.tgt\.txt has 5 words, the model has 8"):
         load(made_up, other)
 
 
 def test_what_is_no_kerbs_model(tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match="is not there"):
+    with pytest.raises(UserError, match="does not exist"):
         load(tmp_path / "none.pt")
     (tmp_path / "text.pt").write_text("hello")
-    with pytest.raises(Unreadable, match="cannot be read as a checkpoint"):
+    with pytest.raises(UserError, match="cannot be read as a checkpoint"):
         load(tmp_path / "text.pt")
     torch.save({"model": {"decoder.embed_tokens.weight": torch.zeros(2, 2)}}, tmp_path / "stock.pt")
-    with pytest.raises(Unreadable, match="is no KerBS model: no senses in it"):
+    with pytest.raises(UserError, match="is not a KerBS model: it has no senses"):
         load(tmp_path / "stock.pt")
     torch.save({"model": {"decoder.head.prior.weight": torch.zeros(2, 2)}}, tmp_path / "mos.pt")
-    with pytest.raises(Unreadable, match="a mixture of softmaxes"):
+    with pytest.raises(UserError, match="a mixture of softmaxes"):
         load(tmp_path / "mos.pt")
 
 

@@ -172,7 +172,7 @@ def test_ema_copies_the_map(pairs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--kerbs-senses 5", "kerbs_fairseq: 5 senses a word are outside the bounds: between 1 and 4"),
+        ("--kerbs-senses 17", "kerbs_fairseq: 17 senses per word are outside the bounds: between 1 and 16"),
         ("--kerbs-kernel gauss", "invalid choice: 'gauss'"),
         ("--label-smoothing 1", "kerbs_fairseq: --label-smoothing 1: it must be at least 0 and below 1"),
     ],

@@ -7,27 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layers import D, N, V, batch, layer
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.backends import cpu as native
-from kerbs_fairseq.functional.kernel import KERNELS
+from kerbs_fairseq.functional.backends import build, cpu
+from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
+from kerbs_fairseq.functional.words import word_log_probs
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax, MixtureOfSoftmaxes
+from kerbs_fairseq.modules.mixture_of_softmaxes import MOS_INITS
 
 all_kernels = pytest.mark.parametrize("kernel", KERNELS)
-D, V, N = 6, 20, 9
-
-
-def layer(**options: Any) -> KernelizedBayesianSoftmax:
-    made = KernelizedBayesianSoftmax(D, V, **{"init_vectors": "random", **options})
-    if made.senses.theta_raw is not None:
-        with torch.no_grad():
-            made.senses.theta_raw.normal_(generator=torch.Generator().manual_seed(2))
-    return made
-
-
-def batch(n: int = N) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    return torch.randn(n, D, generator=generator) * 3, torch.randint(0, V, (n,), generator=generator)
 
 
 # --- the interface of torch.nn.AdaptiveLogSoftmaxWithLoss
@@ -116,7 +107,7 @@ def test_gradients_reach_input_and_every_parameter(kernel: str) -> None:
         module.zero_grad()
         x.requires_grad_().grad = None
         objective().sum().backward()
-        assert len(list(module.parameters())) == (1 if kernel == "dot" else 2)
+        assert len(list(module.parameters())) == (2 if kernel == "dot" else 3)
         for tensor in (x, *module.parameters()):
             assert bool(tensor.grad.isfinite().all())
             assert bool(tensor.grad.any())
@@ -179,23 +170,26 @@ def test_given_word_vectors_are_where_the_senses_start() -> None:
 
 
 def test_print_says_what_it_is() -> None:
-    assert "60 senses of 20 words, 6 features, kernel=paper" in str(layer())
+    assert "30 senses of 20 words, 6 features, kernel=paper, bias" in str(layer())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"senses": 5}, "5 senses a word are outside the bounds: between 1 and 4"),
-        ({"senses": 0.5}, "0.5 senses a word are outside the bounds"),
-        ({"senses": 2, "min_senses": 3}, "2 senses a word are outside the bounds: between 3 and 4"),
+        ({"senses": 5, "max_senses": 4}, "5 senses per word are outside the bounds: between 1 and 4"),
+        ({"senses": 0.5}, "0.5 senses per word are outside the bounds"),
+        ({"senses": 2, "min_senses": 3}, "2 senses per word are outside the bounds: between 3 and 16"),
         ({"senses": math.nan}, "outside the bounds"),
-        ({"min_senses": 4, "max_senses": 3}, r"minimum of senses \(4\) is above the maximum \(3\)"),
-        ({"min_senses": 0}, "minimum of senses is 0"),
+        ({"min_senses": 4, "max_senses": 3}, r"minimum number of senses \(4\) is above the maximum \(3\)"),
+        ({"min_senses": 0}, "minimum number of senses is 0"),
         ({"kernel": "gauss"}, "unknown kernel 'gauss': one of paper, dot, released"),
-        ({"init": "zipf"}, "unknown initial allocation 'zipf': one of random, uniform, frequency"),
+        ({"init": "zipf"}, "unknown initial allocation 'zipf': one of frequency, random, uniform"),
         ({"init": "frequency"}, "needs the words' counts"),
         ({"init_vectors": "zeros"}, "unknown initial vectors 'zeros': one of clone, near, random"),
         ({"chunk": -1}, "a chunk of -1 tokens"),
+        ({"bias": "some"}, "unknown bias 'some': one of zero, log, none"),
+        ({"word_vectors": torch.zeros(V + 1, D)}, r"word_vectors has the shape \(21, 6\), and \(20, 6\) is needed"),
+        ({"word_bias": torch.zeros(V + 1)}, r"word_bias has the shape \(21,\), and \(20,\) is needed"),
         ({"theta_bound": 0.0}, "bound of θ is 0"),
         ({"theta_bound": -8.0}, "bound of θ is -8"),
         ({"theta_bound": 41.0}, "bound of θ is 41"),
@@ -210,28 +204,62 @@ def test_bad_options_are_refused_with_the_reason(options: dict[str, Any], messag
 # --- the mixture of softmaxes
 
 
-@pytest.mark.parametrize("components", [1, 2, 5])
-def test_mixture_is_the_weighted_sum_of_its_softmaxes(components: int) -> None:
-    torch.manual_seed(1)
-    module, project, x = MixtureOfSoftmaxes(D, components), nn.Linear(D, V), torch.randn(4, 3, D)
-    found = module.log_prob(x, project)
-    A, b, W, bias, h = (
-        t.detach().double() for t in (module.latent.weight, module.latent.bias, project.weight, project.bias, x)
-    )
-    pi = torch.softmax(h @ module.prior.weight.detach().double().t(), -1)
-    P = torch.zeros(4, 3, V, dtype=torch.float64)
-    for k in range(components):
+def mixture_oracle(module: MixtureOfSoftmaxes, W: Tensor, bias: Tensor, h: Tensor) -> Tensor:
+    """log P as printed by Yang et al., a plain sum over the components: h (..., d) → (..., words)."""
+    pi = torch.softmax(h @ module.prior.weight.t(), -1)
+    P = torch.zeros(*h.shape[:-1], len(W), dtype=h.dtype)
+    for k in range(module.components):
         part = slice(k * D, (k + 1) * D)
-        P += pi[..., k : k + 1] * torch.softmax(torch.tanh(h @ A[part].t() + b[part]) @ W.t() + bias, -1)
-    torch.testing.assert_close(found.double(), P.log(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found.exp().sum(-1), torch.ones(4, 3), rtol=0, atol=1e-5)
+        z = h @ module.latent.weight[part].t() + module.latent.bias[part]
+        P = P + pi[..., k : k + 1] * torch.softmax((z if module.linear else torch.tanh(z)) @ W.t() + bias, -1)
+    return P.log()
 
 
-def test_mixture_of_one_is_a_softmax_of_the_bent_features() -> None:
+@pytest.mark.parametrize("init", MOS_INITS)
+@pytest.mark.parametrize("components", [1, 2, 5])
+def test_mixture_and_its_gradients_are_those_of_the_weighted_sum(components: int, init: str) -> None:
     torch.manual_seed(1)
-    module, project, x = MixtureOfSoftmaxes(D, 1), nn.Linear(D, V, bias=False), torch.randn(4, D)
-    expected = torch.log_softmax(project(torch.tanh(module.latent(x))), -1)
-    torch.testing.assert_close(module.log_prob(x, project), expected)
+    module, project, x = MixtureOfSoftmaxes(D, components, init=init), nn.Linear(D, V), torch.randn(4, 3, D) * 2
+    for parameter in module.parameters():  # as after some training
+        parameter.data += torch.randn_like(parameter)
+    target = torch.randint(0, V, (4, 3, 1))
+    exact, exact_project = copy.deepcopy(module).double(), copy.deepcopy(project).double()
+    found = module.log_prob(x, project)
+    expected = mixture_oracle(exact, exact_project.weight, exact_project.bias, x.double())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones(4, 3), rtol=0, atol=1e-5)
+    found.gather(-1, target).sum().backward()
+    expected.gather(-1, target).sum().backward()
+    ours, theirs = ([*m.parameters(), *p.parameters()] for m, p in ((module, project), (exact, exact_project)))
+    for one, other in zip(ours, theirs):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_a_mixture_from_the_identity_starts_as_the_softmax_and_its_components_part() -> None:
+    torch.manual_seed(1)
+    module, project, x = MixtureOfSoftmaxes(D, 3, init="identity"), nn.Linear(D, V), torch.randn(40, D)
+    torch.testing.assert_close(module.log_prob(x, project), torch.log_softmax(project(x), -1), rtol=0, atol=1e-5)
+    optimizer, target = torch.optim.Adam(module.parameters(), lr=0.01), torch.randint(0, V, (40, 1))
+    for _ in range(30):
+        optimizer.zero_grad()
+        (-module.log_prob(x, project).gather(1, target).mean()).backward()
+        optimizer.step()
+    A = module.latent.weight.detach().view(3, D, D)
+    moved = (A - torch.eye(D)).norm(dim=(1, 2))
+    apart = (A - A.mean(0)).norm(dim=(1, 2))
+    assert bool((apart > moved / 4).all()), "each has a direction of its own"
+
+
+@pytest.mark.parametrize("init", MOS_INITS)
+def test_dropout_of_the_latents_is_for_training(init: str) -> None:
+    torch.manual_seed(1)
+    module, project, x = MixtureOfSoftmaxes(D, 3, dropout=0.5, init=init), nn.Linear(D, V), torch.randn(4, D)
+    assert not torch.allclose(module.log_prob(x, project), module.log_prob(x, project))
+    seen = []
+    module.log_prob(x, lambda z: seen.append(z) or project(z))
+    assert 0.2 < float((torch.stack(seen) == 0).float().mean()) < 0.8
+    module.eval()
+    assert torch.equal(module.log_prob(x, project), module.log_prob(x, project))
 
 
 def test_mixture_trains_all_its_parameters_and_stays_finite_when_sure() -> None:
@@ -245,10 +273,19 @@ def test_mixture_trains_all_its_parameters_and_stays_finite_when_sure() -> None:
         assert bool(parameter.grad.any())
 
 
-@pytest.mark.parametrize("components", [0, -1])
-def test_a_mixture_needs_a_component(components: int) -> None:
-    with pytest.raises(ValueError, match=f"{components} components: a mixture needs at least 1"):
-        MixtureOfSoftmaxes(D, components)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"components": 0}, "0 components: a mixture needs at least 1"),
+        ({"components": -1}, "-1 components"),
+        ({"dropout": 1.0}, "a dropout of 1: it must be at least 0 and below 1"),
+        ({"dropout": float("nan")}, "a dropout of nan"),
+        ({"init": "magic"}, "an initialization 'magic': there are published, identity"),
+    ],
+)
+def test_bad_options_of_a_mixture_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MixtureOfSoftmaxes(D, **options)
 
 
 def test_evaluating_in_inference_mode_does_not_spoil_training() -> None:
@@ -268,11 +305,51 @@ def test_a_layer_made_in_inference_mode_works_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("input_shape", "target"), [((2, 8), [0, 0, 0, 0]), ((2, 4), [0, -1]), ((2, 4), [0, 10])], ids=str
+    ("input_shape", "target", "message"),
+    [
+        ((2, 8), [0, 0, 0, 0], r"the shape \(2, 8\), and for this target \(4, 4\) is needed"),
+        ((2, 4), [0, -1], r"target values should be in \[0, 9\]"),
+        ((2, 4), [0, 10], r"target values should be in \[0, 9\]"),
+        ((2, 4), [0.0, 1.0], "target has the type torch.float32"),
+        ((2, 4), [True, False], "target has the type torch.bool"),
+    ],
+    ids=str,
 )
-def test_forward_refuses_what_does_not_fit(input_shape: tuple[int, int], target: list[int]) -> None:
-    with pytest.raises(RuntimeError):
-        KernelizedBayesianSoftmax(4, 10)(torch.randn(input_shape), torch.tensor(target))
+def test_what_does_not_fit_is_refused(input_shape: tuple[int, int], target: list[int], message: str) -> None:
+    module, x, y = KernelizedBayesianSoftmax(4, 10), torch.randn(input_shape), torch.tensor(target)
+    for refuses in (module, module.loss):
+        with pytest.raises(RuntimeError, match=message):
+            refuses(x, y)
+
+
+def test_no_features_no_words_and_a_smoothing_of_two_are_refused() -> None:
+    for sizes in ((0, 10), (4, 0)):
+        with pytest.raises(ValueError, match="at least one of each"):
+            KernelizedBayesianSoftmax(*sizes)
+    with pytest.raises(ValueError, match="label smoothing of 2"):
+        KernelizedBayesianSoftmax(4, 10).loss(torch.randn(1, 4), torch.tensor([1]), label_smoothing=2.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_another_default_dtype_changes_nothing_but_the_parameters(dtype: torch.dtype) -> None:
+    x, y = torch.randn(5, D), torch.tensor([0, 1, 2, 3, 4])
+    torch.set_default_dtype(dtype)
+    try:
+        made = layer()
+        loss = made(x.to(dtype), y).loss
+        loss.backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert made.senses.vectors.dtype == made.senses.vectors.grad.dtype == dtype
+    assert made.statistics.usage.dtype == torch.float32
+    expected = copy.deepcopy(made).double()(x.double(), y).loss
+    torch.testing.assert_close(loss.double(), expected, rtol=2e-2, atol=0)
+
+
+def test_features_a_billion_times_as_long_are_right() -> None:
+    made, (x, y) = layer(), batch()
+    found, exact = made(x * 1e9, y).output, copy.deepcopy(made).double()(x.double() * 1e9, y).output
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e4)
 
 
 def test_one_word_can_be_smoothed() -> None:
@@ -284,7 +361,7 @@ def test_one_word_can_be_smoothed() -> None:
 @pytest.mark.parametrize("plain", [False, True])
 def test_what_is_kept_for_evaluating_never_serves_old_weights(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if plain:
-        monkeypatch.setattr(native, "native", lambda: native.Native(None, "not wanted"))
+        monkeypatch.setattr(cpu, "native", lambda: build.Native(None, "not wanted"))
     made = layer(senses=2).eval()
     x = torch.randn(5, D)
 
@@ -327,3 +404,39 @@ def test_a_copy_and_a_pickle_have_nothing_kept() -> None:
             other.senses.vectors.mul_(2)
             assert not torch.equal(other.log_prob(x), expected)
         assert torch.equal(made.log_prob(x), expected)
+
+
+# --- which senses decoding can do without
+
+
+@given(share=st.floats(0, 0.99), seed=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_left_out_senses_had_at_most_the_share_of_their_word(share: float, seed: int) -> None:
+    made = layer(senses=3)
+    usage = torch.rand(len(made.senses.vectors), generator=torch.Generator().manual_seed(seed)) ** 8
+    usage[:7] = 0
+    made.statistics.usage.copy_(usage)
+    keep = made.used_senses(share)
+    words = made.senses.sense_to_word
+    for word in range(V):
+        own, kept = usage[words == word].double(), keep[words == word]
+        assert own[kept].max() == own.max()
+        assert float(own[~kept].sum()) <= share * float(own.sum()) + 1e-12
+        if (~kept).any():
+            assert own[~kept].max() <= own[kept].min()
+
+
+def test_pruned_decoding_is_that_of_the_senses_that_are_left() -> None:
+    made, (x, _) = layer(senses=3).eval(), batch()
+    made.statistics.usage.uniform_(0, 1, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        whole = made.log_prob(x)
+        made.prune = 0.5
+        pruned = made.log_prob(x)
+        keep = made.used_senses(0.5)
+        table = made.senses
+        scores = sense_scores(x, table.vectors, table.theta, bias=table.bias).masked_fill(~keep, -1e9)
+        torch.testing.assert_close(pruned, word_log_probs(scores, table.index), rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(pruned, whole)
+        made.prune = 0.0
+        assert torch.equal(made.log_prob(x), whole)

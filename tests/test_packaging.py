@@ -89,7 +89,7 @@ def test_record_lists_every_file_of_the_wheel(source: Path, tmp_path: Path) -> N
     assert sorted(listed) == sorted(names)
     assert len(set(names)) == len(names)
     assert {"_kerbs_fairseq_boot.py", "kerbs_fairseq.pth", "kerbs_fairseq/py.typed"} <= set(names)
-    assert "kerbs_fairseq/functional/backends/cpu.cpp" in names
+    assert {"kerbs_fairseq/functional/backends/cpu.cpp", "kerbs_fairseq/evaluation/arms.txt"} <= set(names)
     assert {f"kerbs_fairseq/report/page.{kind}" for kind in ("css", "html", "js")} <= set(names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
         "kerbs_fairseq",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kerbs_fairseq.allocation import policy
 from kerbs_fairseq.allocation.policy import Move, Situation, problem_of
+from kerbs_fairseq.functional.initialization import allocate
 
 STRATEGIES = ("paper", "released", "idle")
 
@@ -35,6 +36,7 @@ def situations(draw: st.DrawFn) -> Situation:
         usage=torch.tensor(draw(by_sense)),
         tokens=torch.tensor(tokens),
         prob=torch.tensor([n / 2 for n in tokens]),
+        nll=torch.tensor(draw(by_word)),
         sense_prob=torch.tensor(draw(by_sense)),
         min_senses=low,
         max_senses=high,
@@ -109,6 +111,7 @@ def world(n_words: int = 1000, senses: int = 2, **more: object) -> Situation:
         usage=torch.rand(n_words * senses, generator=generator),
         tokens=torch.arange(n_words).float(),
         prob=torch.arange(n_words) * torch.rand(n_words, generator=generator),
+        nll=torch.rand(n_words, generator=generator),
         sense_prob=torch.rand(n_words * senses, generator=generator),
         **more,
     )
@@ -169,11 +172,44 @@ def test_idle_gives_only_what_is_not_used_to_words_that_use_all() -> None:
         usage=torch.tensor([0.5, 0.4, 0.2, 0.2, 0.9, 0.01, 3e-42, 3e-42]),
         tokens=torch.ones(4),
         prob=torch.ones(4),
+        nll=torch.ones(4),
         sense_prob=torch.ones(8),
         threshold=-0.5,
     )
     assert policy.idle(s) == [Move(5, 1)]  # word 2 is worst, but has an idle sense; it goes to the next worst
     assert policy.paper(s)[0] == Move(6, 2)  # the paper takes a sense that a rare word uses
+
+
+@given(situation=situations(), power=st.sampled_from([0.5, 1.0]), margin=st.sampled_from([1.0, 1.25, 3.0]))
+@settings(max_examples=150, deadline=None)
+def test_loss_goes_on_until_no_sense_is_worth_more_elsewhere(situation: Situation, power: float, margin: float) -> None:
+    situation = replace(situation, power=power)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "MARGIN", margin)
+        moves = policy.loss(situation)
+    before, after = situation.sense_to_word, situation.sense_to_word.clone()
+    for sense, word in moves:
+        after[sense] = word
+    had, has = (torch.bincount(x, minlength=situation.n_words).tolist() for x in (before, after))
+    cost = (situation.nll.double() ** power).tolist()
+    words = [i for i in range(situation.n_words) if i not in situation.single]
+    further = {i: cost[i] / has[i] for i in words if has[i] < situation.max_senses}
+    last = {i: cost[i] / (has[i] - 1) for i in words if has[i] > situation.min_senses}
+    for i, value in further.items():
+        assert all(value <= margin * other + 1e-12 for j, other in last.items() if i != j)
+    for i in words:
+        gone = [float(situation.usage[s]) for s in range(len(before)) if before[s] == i and after[s] != i]
+        stay = [float(situation.usage[s]) for s in range(len(before)) if before[s] == i and after[s] == i]
+        assert not (gone and has[i] > had[i]), "nobody gives and gets"
+        assert not gone or max(gone) <= min(stay), "the least used go"
+    if margin == 1.0 and words:
+        bounds = situation.min_senses, situation.max_senses
+        fair = allocate(situation.nll[words], sum(has[i] for i in words), *bounds, power).tolist()
+        values = [
+            sorted(cost[i] / m for i, n in zip(words, numbers) for m in range(bounds[0], n))
+            for numbers in (fair, [has[i] for i in words])
+        ]
+        assert values[0] == pytest.approx(values[1]), "the allocation that the rule makes from the start"
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_escaped_cells_come_back(text: str) -> None:
 def test_filled_sheets_are_never_overwritten(tmp_path: Path) -> None:
     folder = study(tmp_path)
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(SystemExit, match="study is there already"):
+    with pytest.raises(SystemExit, match="study exists"):
         study(tmp_path)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -177,14 +177,14 @@ def test_whole_folder_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ("--system a=a --system b=short", "same number of lines: source has 3, a has 3, short has 2"),
         ("--system a=a --system b=a --reference short", "source has 3, a has 3, a has 3, short has 2"),
-        ("--system a=a --system b=missing", "cannot read missing: No such file"),
+        ("--system a=a --system b=missing", "missing cannot be read: No such file"),
         ("--system a=a --system b=latin", r"latin is not UTF-8 \(byte 1\)"),
         ("--system a=a", "a comparison needs two systems"),
         ("--system a=a --system a=b", "--system a is given twice"),
         ("--system a --system b=a", "--system a: write it as NAME=FILE"),
         ("--system a=a --system b=a --sets 0", "--sets 0: at least 1"),
         ("--system a=a --system b=a --raters 0", "--raters 0: at least 1"),
-        ("--system a=a --system b=a -o no/such", "cannot write no/such: No such file"),
+        ("--system a=a --system b=a -o a/study", "cannot write a/study: File exists"),
     ],
 )
 def test_mistakes_in_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str) -> None:
@@ -320,7 +320,7 @@ def test_a_column_sorted_alone_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("response id", "identity", "rater_1.csv is no rating sheet"),
+        ("response id", "identity", "rater_1.csv is not a rating sheet"),
         ("set,input", "PK,set", None),
     ],
 )
@@ -341,13 +341,13 @@ def test_other_mistakes_in_reading(tmp_path: Path) -> None:
     (tmp_path / "changed.json").write_text(key.read_text().replace('"kerbs"', '"better"'))
     for arguments, message in [
         ([sheet], "need their key: --key"),
-        ([sheet, folder], "study is a folder: give one folder, or sheets alone"),
+        ([sheet, folder], "study is a directory: give one folder, or sheets alone"),
         ([sheet, sheet, "--key", key], "occur twice"),
-        ([tmp_path / "nowhere.csv", "--key", key], "cannot read .*nowhere.csv: No such file"),
-        ([folder, "--key", sheet], "is no key of kerbs-rate: it is not JSON"),
-        ([folder, "--key", tmp_path / "list.json"], "is no key of kerbs-rate"),
+        ([tmp_path / "nowhere.csv", "--key", key], "nowhere.csv cannot be read: No such file"),
+        ([folder, "--key", sheet], "is not a key of kerbs-rate: it is not JSON"),
+        ([folder, "--key", tmp_path / "list.json"], "is not a key of kerbs-rate"),
         ([folder, "--key", tmp_path / "changed.json"], "was changed after it was written"),
-        ([folder, "--key", tmp_path / "none.json"], "cannot read the key"),
+        ([folder, "--key", tmp_path / "none.json"], "the key .*none.json cannot be read"),
         ([tmp_path / "empty", "--key", key], "has no sheets"),
         ([folder, "--test", "x"], "no system 'x' in this study: kerbs, plain_softmax, mixture"),
         ([folder, "--baseline", "x"], "no system 'x' in this study"),

@@ -10,10 +10,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT, with_stand_ins
+import torch
+from commands import ENVIRONMENT, PACKAGE, with_stand_ins
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from raw_corpora import write_dialogs, write_iwslt, write_shards
 
-from kerbs_fairseq.evaluation.paper import TASKS
+from kerbs_fairseq.evaluation.paper import ARMS, TASKS
+from kerbs_fairseq.runs.checkpoint import NOT_LEARNED
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 SCRIPTS = sorted(path for path in RECIPES.rglob("*.sh"))
@@ -66,19 +70,24 @@ def test_translation_recipe(tmp_path: Path) -> None:
     assert "other settings" in refusal("mt_iwslt16/prepare.sh", *arguments[:-1], 95)
     shown = run(
         "table.sh", "mt_iwslt16", "--out", out, "--seeds", "1", "--scale", "small", "--updates", "3", "--jobs", "2",
-        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-onesense,seq2seq-kerbs-static",
+        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-static", "--lenpen-grid", "0.5",
         "--", *TINY_LSTM.split(),
     )  # fmt: skip
-    assert re.search(r"\| seq2seq \| softmax \| 0\.\d\d M \| 25\.91 \| ", shown)
-    assert re.search(r"\| seq2seq \| KerBS w/o kernel \| 0\.\d\d M \| 26\.79 \| ", shown)
+    assert shown.count(" on validation)") == 3
+    assert re.search(r"\| `seq2seq-softmax` \| softmax \| 0\.\d\d M \| 25\.91 \| ", shown)
+    assert re.search(r"\| `seq2seq-kerbs-nokernel` \| KerBS w/o kernel \| 0\.\d\d M \| 26\.79 \| ", shown)
+    assert "recipes/mt_iwslt16/train.sh CELL --out out/out --seed SEED --scale small --updates 3 -- --enc" in shown
     ablation = out / "runs" / "seq2seq-kerbs-nokernel" / "seed_1"
     assert "--arch kerbs_lstm" in (ablation / "training").read_text()
-    assert "--kerbs-kernel dot" in (ablation / "training").read_text()
+    assert "--kerbs-kernel dot --criterion kerbs_cross_entropy --label-smooth" in (ablation / "training").read_text()
+    assert len((ablation / "valid_lenpen_0.5" / "valid.hyp").read_text().splitlines()) == 20
     scores = json.loads((ablation / "scores.json").read_text())
     assert "tok:13a" in scores["signature"]
     assert "tok:none" in scores["signature_of_moses_tokens"]
     assert len((ablation / "test.hyp").read_text().splitlines()) == 20
-    shown = run("mt_iwslt16/evaluate.sh", "seq2seq-kerbs-nokernel", "--out", out, "--against", "seq2seq-softmax")
+    model = ("seq2seq-kerbs-nokernel", "--out", out)
+    assert "was made with other options (--lenpen 0.5 )" in refusal("mt_iwslt16/evaluate.sh", *model)
+    shown = run("mt_iwslt16/evaluate.sh", *model, "--lenpen", "0.5", "--against", "seq2seq-softmax")
     assert "evaluated before" in shown
     assert "seq2seq-kerbs-nokernel against seq2seq-softmax: " in shown
 
@@ -103,10 +112,10 @@ def test_language_model_recipe(tmp_path: Path) -> None:
 def test_dialog_recipe(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run("dialog_dailydialog/prepare.sh", "--raw", write_dialogs(tmp_path / "raw"), "--out", out, "--size", 80)
-    model = ("seq2seq-mos", "--out", out)
+    model = ("seq2seq-mos-identity", "--out", out)
     run("dialog_dailydialog/train.sh", *model, "--scale", "small", "--updates", 3, "--", *TINY_LSTM.split())
     run("dialog_dailydialog/evaluate.sh", *model, "--", "--max-len-b", "20")
-    scores = json.loads((out / "runs" / "seq2seq-mos" / "seed_1" / "scores.json").read_text())
+    scores = json.loads((out / "runs" / "seq2seq-mos-identity" / "seed_1" / "scores.json").read_text())
     assert scores["order"] == 1
     assert 0 <= scores["bleu"] <= 100
 
@@ -136,6 +145,13 @@ def test_unknown_cells_and_missing_data(tmp_path: Path) -> None:
     for name in ("seq2seq-magic+x", "seq2seq-kerbs+", "seq2seq-kerbs+../x", "seq2seq-kerbs+a b", two, f"{two}+x"):
         assert f"there is no cell '{name}'" in refusal("mt_iwslt16/train.sh", name, "--out", tmp_path)
     assert "is not trained" in refusal("mt_iwslt16/evaluate.sh", "seq2seq-kerbs+x", "--out", tmp_path)
+    assert "--subset train: test or valid" in refusal(
+        "mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path, "--subset", "train"
+    )
+    assert "--lenpen -1: a number" in refusal(
+        "mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path, "--lenpen", "-1"
+    )
+    assert "unknown option --lenpen" in refusal("lm_1b/evaluate.sh", "gru-kerbs", "--out", tmp_path, "--lenpen", "1")
     assert "paper or small" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path, "--scale", "huge")
     assert "is not trained" in refusal("mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path)
     known = ("seq2seq-kerbs", "--out", tmp_path)
@@ -213,6 +229,14 @@ def test_the_archive_of_dialogs_is_unpacked(tmp_path: Path, broken: bool) -> Non
     assert (out / "raw").is_dir() != broken, "a part that cannot be read is no corpus"
 
 
+def copied(folder: Path) -> Path:
+    """The recipes without an environment beside them, whose commands would be preferred; with the list of arms."""
+    shutil.copytree(RECIPES, folder / "recipes")
+    (folder / "kerbs_fairseq" / "evaluation").mkdir(parents=True)
+    shutil.copy(PACKAGE / "evaluation" / "arms.txt", folder / "kerbs_fairseq" / "evaluation")
+    return folder / "recipes"
+
+
 FAKE_TRAINING = """
 printf '<%s>' "$@" >>"$CALLS"; echo >>"$CALLS"
 echo '| valid | {"valid_ppl": "9.0"}'
@@ -224,8 +248,7 @@ touch "$2/checkpoint_last.pt"; echo done training
 
 
 def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None:
-    recipes = tmp_path / "recipes"
-    shutil.copytree(RECIPES, recipes)  # without an environment beside it, whose commands would be preferred
+    recipes = copied(tmp_path)
     environment = fake(tmp_path / "bin", "fairseq-train", FAKE_TRAINING)
     environment |= {"CALLS": str(tmp_path / "calls"), "FAIL": "1"}
     out = tmp_path / "my out"
@@ -267,10 +290,104 @@ def test_options_of_a_run_are_kept_and_failures_are_seen(tmp_path: Path) -> None
     assert "polynomial_decay" not in (tmp_path / "calls").read_text().splitlines()[-1]
 
 
+@pytest.fixture
+def commands(tmp_path: Path):
+    """``commands(recipe, cell, …)``: what fairseq-train is given for a cell, as a list; nothing is trained."""
+    recipes, out = copied(tmp_path), tmp_path / "out"
+    environment = fake(tmp_path / "bin", "fairseq-train", FAKE_TRAINING)
+    environment |= {"CALLS": str(tmp_path / "calls"), "FAIL": ""}
+    (out / "binary").mkdir(parents=True)
+
+    def get(recipe: str, cell: str, *options: str) -> list[str]:
+        done = started(recipes / recipe / "train.sh", cell, "--out", out, *options, **environment)
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / "calls").read_text().splitlines()[-1].strip("<>").split("><")
+
+    return get
+
+
+def test_every_arm_changes_only_the_output_layer(commands) -> None:
+    stock = commands("mt_iwslt16", "transformer-softmax", "--scale", "small")
+    for option in ("--label-smoothing 0.1", "--criterion label_smoothed_cross_entropy", "--max-update 6000"):
+        assert option in " ".join(stock)
+    own = {"--arch", "--save-dir", "--criterion", "--mos-init"}
+    for name, arm in ARMS.items():
+        if name.startswith("softmax"):
+            continue
+        command = commands("mt_iwslt16", f"transformer-{name}", "--scale", "small")
+        assert f"--arch {arm.head}_transformer_iwslt_de_en" in " ".join(command)
+        assert arm.options in " ".join(command)
+        given, expected = (
+            {o: v for o, v in pairs_of(c).items() if o not in own and not o.startswith("--kerbs-")}
+            for c in (command, stock)
+        )
+        assert given == expected, name
+        if arm.head == "kerbs":
+            assert pairs_of(command)["--criterion"] == "kerbs_cross_entropy"
+            assert ("--kerbs-reallocate-after" in command) == (name != "kerbs-static")
+    never = commands("lm_1b", "gru-kerbs+still", "--scale", "small", "--", "--kerbs-reallocate-every", "0")
+    assert "--kerbs-reallocate-after" not in never, "which would be refused"
+    assert pairs_of(never)["--criterion"] == "kerbs_cross_entropy"
+    assert "--label-smoothing" not in never
+
+
+def pairs_of(command: list[str]) -> dict[str, str]:
+    """Options and the words after them."""
+    return {a: b for a, b in zip(command, [*command[1:], ""]) if a.startswith("--")}
+
+
+# recipe, model, scale, words of each side: those of docs/protocol.md, and about those of the paper
+SIZES = [
+    ("lm_1b", "gru", "small", (3964,)),
+    ("mt_iwslt16", "transformer", "small", (4356, 3420)),
+    ("mt_iwslt16", "seq2seq", "small", (4356, 3420)),
+    *(
+        pytest.param(*sizes, marks=pytest.mark.thorough)
+        for sizes in (
+            ("dialog_dailydialog", "transformer", "small", (3948, 3948)),
+            ("dialog_dailydialog", "seq2seq", "small", (3948, 3948)),
+            ("lm_1b", "gru", "paper", (10000,)),
+            ("mt_iwslt16", "transformer", "paper", (7500, 6000)),
+            ("mt_iwslt16", "seq2seq", "paper", (7500, 6000)),
+            ("dialog_dailydialog", "transformer", "paper", (8000, 8000)),
+            ("dialog_dailydialog", "seq2seq", "paper", (8000, 8000)),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("recipe", "model", "scale", "words"), SIZES)
+def test_wider_softmaxes_have_as_many_parameters_as_kerbs(
+    commands, tmp_path: Path, recipe: str, model: str, scale: str, words: tuple[int, ...]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, number in zip(("dict.txt",) if len(words) == 1 else ("dict.de.txt", "dict.en.txt"), words):
+        (data / name).write_text("".join(f"w{i} {number - i}\n" for i in range(number)))
+    sizes = {}
+    for arm in ("softmax", "softmax-features", "softmax-model", "kerbs"):
+        command = commands(recipe, f"{model}-{arm}", "--scale", scale)
+        if arm == "kerbs":
+            command += ["--kerbs-senses", "1.5", "--kerbs-max-senses", "16"]
+        command = [str(data), *command[1:], *(["-s", "de", "-t", "en"] if len(words) == 2 else [])]
+        built = build(command)
+        sizes[arm] = sum(p.numel() for name, p in built.named_parameters() if not NOT_LEARNED.search(name))
+    assert sizes["kerbs"] > 1.04 * sizes["softmax"]
+    for arm in ("softmax-features", "softmax-model"):
+        assert abs(sizes[arm] - sizes["kerbs"]) < 0.02 * sizes["kerbs"], sizes
+
+
+def build(command: list[str]) -> torch.nn.Module:
+    """The model of a command line of fairseq-train."""
+    at = command.index("--user-dir")  # which is loaded already
+    args = options.parse_args_and_arch(options.get_training_parser(), command[:at] + command[at + 2 :])
+    cfg = convert_namespace_to_omegaconf(args)
+    return tasks.setup_task(cfg.task).build_model(cfg.model)
+
+
 @pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
 def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:
-    recipes, out = tmp_path / "recipes", tmp_path / "out"
-    shutil.copytree(RECIPES, recipes)
+    recipes, out = copied(tmp_path), tmp_path / "out"
     environment = fake(tmp_path / "bin", "fairseq-train", FAKE_TRAINING)
     environment |= {"CALLS": str(tmp_path / "calls"), "FAIL": ""}
     (out / "binary").mkdir(parents=True)

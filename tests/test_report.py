@@ -18,10 +18,12 @@ from kerbs_fairseq.inspection.contexts import Reader
 from kerbs_fairseq.inspection.findings import rank_correlation
 from kerbs_fairseq.inspection.learned import load
 from kerbs_fairseq.report import command, compare, plots
+from kerbs_fairseq.report.album import of_words
 from kerbs_fairseq.report.drawing import INK, PALETTE, Picture, axes, inline, style
-from kerbs_fairseq.report.gather import gather, parameters_of
-from kerbs_fairseq.report.spaces import candidates, main_axes
+from kerbs_fairseq.report.gather import gather
+from kerbs_fairseq.report.spaces import Contexts, Kept, candidates, main_axes
 from kerbs_fairseq.report.vocabulary import vocabulary
+from kerbs_fairseq.runs.checkpoint import parameters
 
 
 @pytest.fixture
@@ -62,9 +64,9 @@ def test_scores_settings_and_parameters(tmp_path: Path, made_up: Path) -> None:
         "norm.weight": torch.ones(4),
         "c.weight": torch.ones(4),
     }
-    assert parameters_of(twice) == 20 + 4 + 4, "half precision saves a shared table as two"
+    assert parameters(twice) == 20 + 4 + 4, "half precision saves a shared table as two"
     shared, zero = torch.ones(7), torch.zeros(2, 3)
-    assert parameters_of({"a": shared, "b": shared, "c": zero, "d": zero.clone()}) == 7 + 6 + 6
+    assert parameters({"a": shared, "b": shared, "c": zero, "d": zero.clone()}) == 7 + 6 + 6
     assert kerbs.parameters == 12 * 6 + 12  # statistics are not learned
     assert stock.settings == {"arch": "lstm", "dropout": "0.1"}
     assert kerbs.settings["kerbs-senses"] == "2.0"
@@ -77,6 +79,37 @@ def test_moves_are_found_where_they_moved_with_the_checkpoint(made_up: Path) -> 
     (made_up.parent / "moves.tsv").write_text(MOVES + "10\t4\tthe\tbank\t0\t-1\n90\t4\tbank\tthe\t0\t-1\n")
     (run,) = gather([made_up])
     assert run.history.moves == [(10, "the", "bank")]  # the checkpoint is of update 70
+
+
+@pytest.mark.parametrize("source", ["none", "log", "table"])
+def test_moves_of_a_model_that_this_run_began_with_are_not_its_own(made_up: Path, source: str) -> None:
+    state = torch.load(made_up, weights_only=False)
+    state["optimizer_history"] = [{"num_updates": 30}]  # the statistics have counted 70 updates, and 5 moves
+    torch.save(state, made_up)
+    if source == "log":
+        (made_up.parent / "train.log").write_text(
+            '{"loss": "2", "num_updates": "10", "kerbs_moved_total": "4"}\n'
+            '{"loss": "2", "num_updates": "20", "kerbs_moved_total": "5"}\nupdate 20: 1 senses moved: a → b\n'
+        )
+    table = made_up.parent / "moves.tsv"
+    table.write_text(MOVES + "20\t4\tthe\tbank\t0\t-1\n")
+    (run,) = gather([made_up], move_log=table if source == "table" else None)
+    assert run.moved == (None if source == "none" else 1)
+    state["optimizer_history"] = [{"num_updates": 70}]
+    torch.save(state, made_up)
+    (run,) = gather([made_up])
+    assert run.moved == 5
+
+
+def test_long_words_have_short_files(made_up: Path) -> None:
+    model = load(made_up)
+    model.words[4] = "a" * 20000
+    features, senses = torch.randn(9, 6), torch.full((9,), 4)
+    kept = {4: Kept([features], [senses], 9)}
+    contexts = Contexts("valid", 9, True, torch.zeros(8), torch.zeros(8), torch.zeros(12), [], {}, kept)
+    with style():
+        ((_, picture),) = of_words(model, contexts, [4])
+    assert picture.name == "word-" + 60 * "a"
 
 
 def test_names_tell_checkpoints_apart(tmp_path: Path) -> None:
@@ -169,7 +202,7 @@ def test_curves_are_compared_by_loss_where_one_has_no_perplexity(tmp_path: Path,
     runs = gather([made_up, softmax(tmp_path / "plain" / "checkpoint.pt")])
     runs[1].history.valid_loss = {5: 1.0}
     with style():
-        assert compare.validation(runs).axes[0].get_ylabel() == "validation loss (bits a token)"
+        assert compare.validation(runs).axes[0].get_ylabel() == "validation loss (bits per token)"
         assert compare.validation(runs[:1]).axes[0].get_ylabel() == "validation perplexity"
 
 
@@ -264,16 +297,16 @@ def test_a_report_is_replaced_whole(tmp_path: Path, made_up: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("none.pt -o out", "none.pt is not there"),
-        ("plain/checkpoint.pt -o out", "is no KerBS model but a softmax"),
-        ("run/checkpoint.pt -o taken", "-o taken cannot be written"),
+        ("none.pt -o out", "none.pt does not exist"),
+        ("plain/checkpoint.pt -o out", "is not a KerBS model but a softmax"),
+        ("run/checkpoint.pt -o taken", "cannot write taken"),
         ("run/checkpoint.pt -o out --word bnak", "there is no word 'bnak' among the 8 of the model; did you mean bank"),
         ("run/checkpoint.pt -o out --word </s>", "a special symbol"),
-        ("run/checkpoint.pt -o out --data other", "another dictionary than the model's, which has 8 words"),
-        ("run/checkpoint.pt -o out --data nowhere", "--data nowhere is no folder"),
+        ("run/checkpoint.pt -o out --data other", "dict.tgt.txt has 5 words, the model has 8"),
+        ("run/checkpoint.pt -o out --data nowhere", "--data nowhere is not a directory"),
         ("run/checkpoint.pt -o out --log none.log", "the log none.log cannot be read"),
         ("run/checkpoint.pt -o out --log taken --log taken", "--log was given 2 times, for 1 checkpoints"),
-        ("run/checkpoint.pt -o out --move-log taken", "taken is no table of moves"),
+        ("run/checkpoint.pt -o out --move-log taken", "taken is not a table of moves"),
         ("run/checkpoint.pt -o out --tokens 0", "--tokens 0: at least 1"),
     ],
 )
@@ -371,5 +404,5 @@ def test_a_word_without_contexts_and_a_broken_model_are_told(text: Path, tmp_pat
 def test_the_command_refuses_with_one_line(tmp_path: Path) -> None:
     done = start(f"kerbs-report {tmp_path}/none.pt -o {tmp_path}/out")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == f"kerbs-report: {tmp_path}/none.pt is not there"
+    assert done.stderr.splitlines()[-1] == f"kerbs-report: {tmp_path}/none.pt does not exist"
     assert "Traceback" not in done.stderr

@@ -1,6 +1,7 @@
 """Editing rows of a parameter: the edit survives the next update under every optimizer of fairseq that runs here."""
 
 import argparse
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from torch import nn
 
-from kerbs_fairseq.allocation.parameter_rows import Rows
+from kerbs_fairseq.allocation import policy
+from kerbs_fairseq.allocation.parameter_rows import ParameterRows
+from kerbs_fairseq.allocation.reallocator import Reallocator
+from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 
 WRAPPERS = {
     "plain": None,
@@ -83,7 +87,7 @@ def test_edit_survives_the_next_update(monkeypatch: pytest.MonkeyPatch, name: st
     moved, others = torch.tensor(MOVED), torch.tensor([i for i in range(S) if i not in MOVED])
     untouched = {n: p.detach().clone() for n, p in model.named_parameters()}
     for parameter, value in ((model.vectors, torch.full((2, 4), 100.0)), (model.theta, 100.0)):
-        rows = Rows(optimizer, parameter)
+        rows = ParameterRows(optimizer, parameter)
         assert rows.master.shape == parameter.shape
         torch.testing.assert_close(rows.master.to(parameter.dtype), parameter.data)
         assert rows.moments
@@ -92,7 +96,7 @@ def test_edit_survives_the_next_update(monkeypatch: pytest.MonkeyPatch, name: st
             moment[others] += 0  # a view, not a copy
         rows.write(moved, value)
         rows.forget(moved)
-        again = Rows(optimizer, parameter)  # read where the optimizer keeps them
+        again = ParameterRows(optimizer, parameter)  # read where the optimizer keeps them
         assert bool(again.read(moved).eq(100).all())
         for moment in again.moments:
             assert not moment[moved].any()
@@ -112,7 +116,7 @@ def test_a_frozen_parameter_has_no_copy(monkeypatch: pytest.MonkeyPatch, wrapper
     model.vectors.requires_grad_(False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     optimizer = FP16Optimizer.build_optimizer(cfg, [p for p in model.parameters() if p.requires_grad])
-    rows = Rows(optimizer, model.vectors)
+    rows = ParameterRows(optimizer, model.vectors)
     rows.write(torch.tensor(MOVED), 7.0)
     assert bool((model.vectors[MOVED] == 7).all())
 
@@ -132,8 +136,55 @@ def test_composite_optimizer() -> None:
         p.grad = torch.ones_like(p)
     for part in parts.values():
         part.step()
-    rows = Rows(optimizer, model.vectors)
+    rows = ParameterRows(optimizer, model.vectors)
     assert len(rows.moments) == 2
     rows.forget(torch.tensor(MOVED))
     assert not parts["senses"].optimizer.state[model.vectors]["exp_avg"][MOVED].any()
     assert parts["senses"].optimizer.state[model.vectors]["exp_avg"].any()
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_split_is_in_the_master_copy_and_survives_the_next_update(
+    monkeypatch: pytest.MonkeyPatch, wrapper: str
+) -> None:
+    cfg = configuration("adam", wrapper)
+    layer = KernelizedBayesianSoftmax(4, 5, 2, theta_init=0.3)
+    layer.to(torch.bfloat16 if cfg.common.bf16 else torch.float16 if cfg.common.fp16 else torch.float32)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    kind, parameters = WRAPPERS[wrapper], list(layer.parameters())
+    optimizer = (
+        optim.build_optimizer(cfg.optimizer, parameters) if kind is None else kind.build_optimizer(cfg, parameters)
+    )
+
+    def learn(scale: float) -> None:
+        optimizer.zero_grad()
+        h = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)).to(layer.senses.vectors.dtype)
+        optimizer.backward(layer.loss(h, torch.arange(8) % 5)[0] * scale)
+        optimizer.clip_grad_norm(0.0)
+        optimizer.step()
+
+    table = layer.senses
+    spare = int(table.index.rows(torch.tensor([1]))[0, 0])
+    moving = Reallocator(layer, optimizer, 1, 0, strategy="paper", moved_vector="split", split_noise=0.0)
+    plan = policy.Strategy(lambda situation: [policy.Move(spare, 3)])
+    monkeypatch.setitem(policy.STRATEGIES, "paper", plan)
+    learn(1.0)
+    before = {name: ParameterRows(optimizer, p).master.clone() for name, p in table.named_parameters()}
+    event = moving.step()
+    assert event is not None
+    own = [s for s in table.index.rows(torch.tensor(3)).tolist() if s >= 0 and s != spare]
+    source = max(own, key=lambda s: (float(event.situation.usage[s]), -s))
+    for name, parameter in table.named_parameters():
+        rows = ParameterRows(optimizer, parameter)
+        less = math.log(2) if name == "bias_raw" else 0.0
+        expected = (before[name][source].float() - less).to(rows.master.dtype)
+        for sense in (source, spare):
+            torch.testing.assert_close(rows.master[sense], expected)
+            assert torch.equal(rows.master[sense].to(parameter.dtype), parameter.data[sense])
+        assert not any(moment[spare].any() for moment in rows.moments)
+    learn(1e-7)  # a gradient that changes next to nothing but by what Adam remembers
+    for name, parameter in table.named_parameters():
+        less = math.log(2) if name == "bias_raw" else 0.0
+        torch.testing.assert_close(
+            parameter.data[spare].float(), before[name][source].float() - less, rtol=0.02, atol=0.05
+        )

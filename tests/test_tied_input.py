@@ -39,6 +39,9 @@ def make(joined: Path, text: Path):
         if used and arch.startswith("kerbs_"):
             usage = run.model.decoder.head.statistics.usage
             usage.copy_(torch.rand(usage.shape, generator=torch.Generator().manual_seed(5)))
+            bias = run.model.decoder.head.senses.bias_raw
+            if bias is not None:
+                torch.nn.init.normal_(bias, generator=torch.Generator().manual_seed(6))
         return run
 
     return build
@@ -58,13 +61,13 @@ class Given(nn.Module):
 def weights_of(h: Optional[Tensor], word: int, head: Any) -> tuple[Tensor, Tensor]:
     """(weights, vectors) of the senses of one word after one context, as the equations print them."""
     senses = [j for j, i in enumerate(head.senses.sense_to_word.tolist()) if i == word]
-    w, theta = head.senses.vectors[senses], head.senses.theta[senses]
+    w, theta, b = head.senses.vectors[senses], head.senses.theta[senses], head.senses.bias[senses]
     if h is None:
         usage = head.statistics.usage[senses].to(w.dtype)
         return usage / usage.sum(), w
     cosine = (w @ h) / (w.norm(dim=1) * h.norm())
     a = -theta / (2 * (torch.exp(-theta) + theta - 1))
-    K = h.norm() * w.norm(dim=1) * (a * torch.exp(-theta * cosine) - a)
+    K = h.norm() * w.norm(dim=1) * (a * torch.exp(-theta * cosine) - a) + b
     return torch.exp(K) / torch.exp(K).sum(), w
 
 
@@ -124,7 +127,8 @@ def test_decoder_equals_the_reference_in_values_and_gradients(make, base: str, c
 
 @pytest.mark.parametrize("base", ["transformer", "transformer_lm"])
 def test_each_pass_makes_one_more_step_exact(make, base: str) -> None:
-    run = make(base, "--kerbs-input posterior --kerbs-theta-init 0.7 --kerbs-init-vectors random")
+    senses = "--kerbs-senses 3 --kerbs-max-senses 4 --kerbs-init random --kerbs-init-vectors random"
+    run = make(base, f"--kerbs-input posterior --kerbs-theta-init 0.7 {senses}")
     run.model.double()
     with torch.no_grad():
         run.model.decoder.head.senses.vectors.mul_(8)  # so that weights depend much on contexts
@@ -135,7 +139,7 @@ def test_each_pass_makes_one_more_step_exact(make, base: str) -> None:
     for passes in (1, 2, length):
         run.model.decoder.input_passes = passes
         wrong = (features(run, sample["net_input"]) - exact).detach().abs().amax((0, 2))
-        assert bool((wrong[: passes + 1] < 1e-9).all())
+        assert bool((wrong[: passes + 1] < 3e-7).all())  # usage is float32
         if passes < 3:
             assert float(wrong[passes + 1 :].max()) > 1e-6
     run.model.decoder.input_passes = 1
@@ -217,7 +221,8 @@ def forced_probabilities(run: Run, sample: dict[str, Any], i: int, tokens: list[
 def test_one_sense_is_the_tied_embedding_of_the_stock_model(make, base: str, choice: str) -> None:
     stock = decided(make(base, "--share-decoder-input-output-embed", arch=base))
     stock_criterion = prepare_stock_criterion(stock)
-    options = f"--kerbs-senses 1 --kerbs-kernel dot --kerbs-input {choice} --share-decoder-input-output-embed"
+    options = f"--kerbs-senses 1 --kerbs-kernel dot --kerbs-bias none --kerbs-input {choice}"
+    options += " --share-decoder-input-output-embed"
     twin = make(base, options)
     table = stock.model.decoder.embed_tokens.weight
     state = {**twin.model.state_dict(), **{k: v for k, v in stock.model.state_dict().items() if "output_proj" not in k}}
@@ -301,7 +306,7 @@ def test_a_moved_sense_changes_the_input_of_two_words(make) -> None:
     before = embed(words)
     numbers = table.senses_per_word()
     giver, taker = int((numbers > 2).nonzero()[-1]), int((numbers < 3).nonzero()[-1])
-    table.move(table.slots[giver, :1].clone(), torch.tensor([taker]))
+    table.move(table.index.rows(torch.tensor([giver]))[0, :1], torch.tensor([taker]))
     changed = (embed(words) != before).any(1).nonzero().flatten().tolist()
     assert changed == sorted([giver, taker])
 
@@ -311,8 +316,9 @@ def test_padding_learns_nothing_from_being_an_input(make) -> None:
     embed, table = run.model.decoder.embed_tokens, run.model.decoder.head.senses
     pad = run.task.target_dictionary.pad()
     embed(torch.tensor([pad, 7])).sum().backward()
-    assert not table.vectors.grad[table.slots[pad, 0]].any()
-    assert bool(table.vectors.grad[table.slots[7, 0]].any())
+    padding, other = table.index.rows(torch.tensor([pad, 7]))[:, 0].tolist()
+    assert not table.vectors.grad[padding].any()
+    assert bool(table.vectors.grad[other].any())
 
 
 def test_only_the_senses_at_hand_are_touched(make) -> None:
@@ -321,7 +327,7 @@ def test_only_the_senses_at_hand_are_touched(make) -> None:
     with embed.given(contexts=torch.randn(2, 16)):
         embed(torch.tensor([7, 9])).sum().backward()
     rows = table.vectors.grad.any(1).nonzero().flatten().tolist()
-    assert set(rows) <= {j for word in (7, 9) for j in table.slots[word].tolist() if j >= 0}
+    assert set(rows) <= set(table.index.rows(torch.tensor([7, 9])).flatten().tolist())
 
 
 def test_half_precision_inputs(make) -> None:

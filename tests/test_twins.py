@@ -1,5 +1,6 @@
 """Every kind of twin in the registry: a training step, probabilities that sum to 1, a beam search; or a refusal."""
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from inprocess import (
     search,
     settings_of,
 )
+from omegaconf import open_dict
 
-from kerbs_fairseq.functional import chunked_loss as fused
+from kerbs_fairseq.functional import chunked_loss
 from kerbs_fairseq.plugin import models as twins
 from kerbs_fairseq.plugin.decoders import features_of
 from kerbs_fairseq.plugin.unsupported import REASONS
@@ -95,7 +97,7 @@ def test_a_twin_has_the_defaults_of_its_architecture() -> None:
         models.ARCH_CONFIG_REGISTRY[arch](twin)
         assert vars(stock).items() <= vars(twin).items(), f"{base}: {arch}"
         if base not in models.MODEL_DATACLASS_REGISTRY:  # else the dataclass has them
-            assert (twin.kerbs_senses == 3.0) if prefix == "kerbs" else (twin.mos_components == 3)
+            assert (twin.kerbs_min_senses == 1) if prefix == "kerbs" else (twin.mos_components == 3)
 
 
 def test_every_model_has_a_twin_or_a_reason() -> None:
@@ -122,19 +124,18 @@ def test_refused_model_says_why(prefix: str, base: str) -> None:
 
 @pytest.mark.parametrize("base", FAMILIES)
 def test_one_sense_and_the_inner_product_are_the_softmax(data_for, base: str) -> None:
-    share = "--share-decoder-input-output-embed" if base == "lstm" else ""  # else it has a bias, which KerBS has not
     arch = FAMILIES[base]
-    stock = decided(prepare(data_for(base), base, f"--arch {arch} --criterion cross_entropy {share}"))
+    stock = decided(prepare(data_for(base), base, f"--arch {arch} --criterion cross_entropy"))
     options = "--kerbs-senses 1 --kerbs-kernel dot"
-    twin = prepare(
-        data_for(base), base, f"--arch kerbs_{arch} --criterion kerbs_cross_entropy {options} {share}", seed=2
-    )
+    twin = prepare(data_for(base), base, f"--arch kerbs_{arch} --criterion kerbs_cross_entropy {options}", seed=2)
     state = {k: v for k, v in stock.model.state_dict().items() if k in twin.model.state_dict()}
     decoder = stock.model.decoder
     name = next((n for n in ("output_projection", "fc_out") if getattr(decoder, n, None) is not None), "embed_tokens")
     layer = getattr(decoder, name)
-    if getattr(layer, "bias", None) is not None:
-        torch.nn.init.zeros_(layer.bias)
+    biased = getattr(layer, "bias", None) is not None
+    assert biased == (base in ("lstm", "lstm_lm"))
+    if biased:
+        state["decoder.head.senses.bias_raw"] = layer.bias.detach().clone()
     state["decoder.head.senses.vectors"] = layer.weight.detach().clone()
     state["decoder.head.senses.sense_to_word"] = torch.arange(len(layer.weight))
     state["decoder.head.senses.kernel_id"] = twin.model.state_dict()["decoder.head.senses.kernel_id"]
@@ -148,6 +149,8 @@ def test_one_sense_and_the_inner_product_are_the_softmax(data_for, base: str) ->
         losses.append(loss)
         gradients.append({n: p.grad for n, p in run.model.named_parameters() if p.grad is not None})
     torch.testing.assert_close(losses[0], losses[1])
+    if biased:
+        torch.testing.assert_close(gradients[1].pop("decoder.head.senses.bias_raw"), layer.bias.grad)
     ours = gradients[1].pop("decoder.head.senses.vectors")
     shared = {n for n, p in stock.model.named_parameters(remove_duplicate=False) if p is layer.weight}
     for key in gradients[1]:  # a shared table has both gradients, that of the input and that of the output
@@ -226,15 +229,50 @@ def test_shared_embeddings_give_the_senses_their_start(data_for, caplog: pytest.
     assert not any(table.vectors is p for n, p in run.model.named_parameters() if "embed_tokens" in n)
 
 
-def test_special_symbols_have_one_sense_and_the_others_three_on_average(data_for) -> None:
-    run = prepare(data_for("lstm"), "lstm", "--arch kerbs_lstm")
-    numbers = run.model.decoder.head.senses.senses_per_word()
-    dictionary = run.task.target_dictionary
-    special = [dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk()]
-    assert numbers[special].tolist() == [1] * 4
-    rest = len(dictionary) - 4
-    assert int(numbers.sum()) == 4 + 3 * rest
-    assert (int(numbers.min()), int(numbers.max())) == (1, 4)
+@pytest.mark.parametrize(("preset", "ratio", "most", "bias"), [("", 1.5, 16, True), ("paper", 3, 4, False)])
+def test_special_symbols_have_one_sense_and_the_others_what_the_preset_says(
+    data_for, preset: str, ratio: float, most: int, bias: bool
+) -> None:
+    run = prepare(data_for("lstm"), "lstm", f"--arch kerbs_lstm {preset and '--kerbs-preset ' + preset}")
+    table, dictionary = run.model.decoder.head.senses, run.task.target_dictionary
+    numbers = table.senses_per_word()
+    special = [dictionary.bos(), dictionary.pad(), dictionary.unk()]
+    assert numbers[special].tolist() == [1] * 3
+    assert int(numbers.sum()) == 3 + round(ratio * (len(dictionary) - 3))
+    assert (int(numbers.min()), int(numbers.max())) == (1, most)
+    assert (table.bias is not None) == bias
+    assert torch.equal(table.initial_senses, numbers.int())
+    if not preset:  # the end of a sentence is a frequent word
+        assert int(numbers[dictionary.eos()]) == most
+    else:
+        assert run.cfg.model.kerbs_strategy == "paper"
+
+
+def test_given_options_are_stronger_than_the_preset(data_for) -> None:
+    run = prepare(
+        data_for("lstm"), "lstm", "--arch kerbs_lstm --kerbs-preset paper --kerbs-senses 1.5 --kerbs-bias log"
+    )
+    assert run.model.decoder.head.senses.bias is not None
+    assert (run.cfg.model.kerbs_senses, run.cfg.model.kerbs_max_senses) == (1.5, 4)
+
+
+def test_the_senses_of_an_lstm_start_from_its_bias(data_for) -> None:
+    stock = prepare(data_for("lstm"), "lstm", "--arch lstm").model.decoder.fc_out.bias.detach()
+    for how, less in (("zero", 0.0), ("log", 1.0)):
+        table = prepare(data_for("lstm"), "lstm", f"--arch kerbs_lstm --kerbs-bias {how}").model.decoder.head.senses
+        expected = stock - less * table.senses_per_word().log()
+        torch.testing.assert_close(table.bias.detach(), expected[table.sense_to_word])
+
+
+def test_the_seed_decides_the_first_allocation_unless_another_is_given(data_for) -> None:
+    maps = [
+        prepare(
+            data_for("lstm"), "lstm", f"--arch kerbs_lstm --kerbs-init random {own}", seed=seed
+        ).model.decoder.head.senses.sense_to_word.tolist()
+        for seed, own in ((1, ""), (2, ""), (1, "--kerbs-seed 2"), (3, "--kerbs-seed 2"))
+    ]
+    assert maps[0] != maps[1]
+    assert maps[1] == maps[2] == maps[3]
 
 
 def test_reference_option_gives_the_same_loss(data_for) -> None:
@@ -267,15 +305,16 @@ def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
     if how == "uniform":
         assert set(numbers[4:].tolist()) == {2}
     if how == "frequency":
-        assert (int(numbers[the]), int(numbers[rare])) == (4, 1)
-    assert int(numbers.sum()) == 4 + 2 * (len(dictionary) - 4)
+        assert int(numbers[rare]) == 1
+        assert int(numbers[the]) == int(numbers[dictionary.eos()]) == 16
+    assert int(numbers.sum()) == 3 + 2 * (len(dictionary) - 3)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--kerbs-senses 0.5", "0.5 senses a word are outside the bounds"),
-        ("--kerbs-min-senses 3 --kerbs-max-senses 2", r"the minimum of senses \(3\) is above the maximum \(2\)"),
+        ("--kerbs-senses 0.5", "0.5 senses per word are outside the bounds"),
+        ("--kerbs-min-senses 3 --kerbs-max-senses 2", r"the minimum number of senses \(3\) is above the maximum \(2\)"),
         ("--kerbs-min-senses 0", "every word needs at least 1"),
         ("--kerbs-chunk -1", "a chunk of -1 tokens"),
         ("--kerbs-theta-bound 0", "the bound of θ is 0"),
@@ -293,9 +332,57 @@ def test_mistakes_are_explained(data_for, options: str, message: str) -> None:
         prepare(data_for("lstm"), "lstm", f"--arch kerbs_lstm --criterion kerbs_cross_entropy {options}")
 
 
-def test_a_mixture_needs_a_component(data_for) -> None:
-    with pytest.raises(ValueError, match="--mos-components: 0 components"):
-        prepare(data_for("lstm"), "lstm", "--arch mos_lstm --mos-components 0")
+@pytest.mark.parametrize(
+    ("options", "message"), [("--mos-components 0", "0 components"), ("--mos-dropout -0.1", "a dropout of -0.1")]
+)
+def test_bad_options_of_a_mixture_are_explained(data_for, options: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"{message}.* See the --mos-… options in --help"):
+        prepare(data_for("lstm"), "lstm", f"--arch mos_lstm {options}")
+
+
+@pytest.mark.parametrize("base", FAMILIES)
+def test_a_mixture_from_the_identity_starts_as_the_stock_model(data_for, base: str) -> None:
+    stock = prepare(data_for(base), base, f"--arch {FAMILIES[base]}")
+    twin = prepare(data_for(base), base, f"--arch mos_{FAMILIES[base]} --mos-init identity")
+    sample = batch(stock)
+    for train in (True, False):
+        stock.model.train(train)
+        twin.model.train(train)
+        torch.testing.assert_close(log_probs(twin, sample), log_probs(stock, sample), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "dropout"),
+    [
+        ("--dropout 0.3", 0.3),
+        ("--dropout 0.3 --mos-dropout 0.1", 0.1),
+        ("--dropout 0.3 --mos-init identity", 0.0),
+        ("--dropout 0.3 --mos-init identity --mos-dropout 0.2", 0.2),
+    ],
+)
+def test_dropout_of_the_latents_follows_that_of_the_model(data_for, options: str, dropout: float) -> None:
+    run = prepare(data_for("gru_lm"), "gru_lm", f"--arch mos_gru_lm {options}")
+    assert run.model.decoder.head.dropout.p == dropout
+
+
+@pytest.mark.parametrize("base", ["lstm", "gru_lm"])  # options as a namespace, and as a dataclass
+def test_mixtures_of_version_0_1_are_loaded(data_for, base: str) -> None:
+    run = prepare(data_for(base), base, f"--arch mos_{base}")
+    state = run.model.state_dict()
+    assert {name for name in state if "head" in name} == {
+        f"decoder.head.{name}" for name in ("latent.weight", "latent.bias", "prior.weight")
+    }
+    saved = run.cfg.model
+    for name in ("mos_init", "mos_dropout"):  # which a checkpoint of that version does not have
+        if isinstance(saved, argparse.Namespace):
+            delattr(saved, name)
+        else:
+            with open_dict(saved):
+                del saved[name]
+    again = run.task.build_model(saved, from_checkpoint=True)
+    again.load_state_dict(state)
+    sample = batch(run)
+    torch.testing.assert_close(again(**sample["net_input"])[0], run.model(**sample["net_input"])[0])
 
 
 def test_checkpoint_with_another_vocabulary_is_refused(data_for) -> None:
@@ -314,10 +401,10 @@ def test_word_probabilities_are_sums_over_senses(data_for, base: str) -> None:
     with torch.no_grad(), features_of(run.model.decoder):
         h = run.model(**sample["net_input"])[0].double()
     table = run.model.decoder.head.senses
-    w, theta = table.vectors.detach().double(), table.theta.detach().double()
+    w, theta, b = (x.detach().double() for x in (table.vectors, table.theta, table.bias))
     cosine = torch.nn.functional.cosine_similarity(h.unsqueeze(2), w, dim=-1)
     a = -theta / (2 * (torch.exp(-theta) + theta - 1))
-    K = h.norm(dim=-1, keepdim=True) * w.norm(dim=-1) * a * (torch.exp(-theta * cosine) - 1)
+    K = h.norm(dim=-1, keepdim=True) * w.norm(dim=-1) * a * (torch.exp(-theta * cosine) - 1) + b
     P = torch.softmax(K, -1)
     words = torch.zeros(*P.shape[:2], table.n_words, dtype=P.dtype).index_add_(2, table.sense_to_word, P)
     torch.testing.assert_close(log_probs(run, sample).double().exp(), words, atol=1e-6, rtol=1e-4)
@@ -349,8 +436,8 @@ def test_beam_scores_are_those_of_forced_decoding(data_for, base: str) -> None:
 
 def test_validation_computes_no_gradients(data_for, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = []
-    visit = fused.visit
-    monkeypatch.setattr(fused, "visit", lambda *args: (wanted.append(args[-1]), visit(*args))[1])
+    over_chunks = chunked_loss.over_chunks
+    monkeypatch.setattr(chunked_loss, "over_chunks", lambda *args: (wanted.append(args[-1]), over_chunks(*args))[1])
     run = prepare(data_for("lstm"), "lstm", "--arch kerbs_lstm --criterion kerbs_cross_entropy")
     run.criterion(run.model, batch(run))
     with torch.no_grad():

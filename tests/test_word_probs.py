@@ -1,4 +1,4 @@
-"""From senses to words: the table of slots, and log-probabilities against sums over senses."""
+"""From senses to words: the index, and log-probabilities against sums over senses."""
 
 import math
 
@@ -8,21 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kerbs_fairseq.functional.words import pick, pick_own, slots_of, target_log_probs, word_log_probs
+from kerbs_fairseq.functional.words import SenseIndex, pick, pick_targets, target_log_probs, word_log_probs
 
 MAP = torch.tensor([2, 0, 2, 1, 2, 0])
 
 
 @st.composite
 def maps(draw: st.DrawFn) -> tuple[Tensor, int]:
-    """A map from senses to words in any order, each word with at least one sense, and the number of words."""
-    senses = draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
+    """A map from senses to words in any order, each word with 1 to 64 senses, and the number of words."""
+    senses = draw(st.lists(st.one_of(st.integers(1, 5), st.integers(1, 64)), min_size=1, max_size=12))
     words = [word for word, count in enumerate(senses) for _ in range(count)]
     return torch.tensor(draw(st.permutations(words))), len(senses)
-
-
-def most(sense_to_word: Tensor) -> int:
-    return int(sense_to_word.bincount().max())
 
 
 def scores_for(sense_to_word: Tensor, seed: int, n: int = 4, scale: float = 3.0, **how: torch.dtype) -> Tensor:
@@ -40,26 +36,43 @@ def brute_force(scores: Tensor, sense_to_word: Tensor, n_words: int) -> list[lis
     return table
 
 
-# --- slots
+# --- the index
 
 
-def test_slots_hold_the_senses_of_a_word_in_order_and_then_nothing() -> None:
-    assert slots_of(MAP, 3, 4).tolist() == [[1, 5, -1, -1], [3, -1, -1, -1], [0, 2, 4, -1]]
+def test_rows_hold_the_senses_of_a_word_in_order_and_then_nothing() -> None:
+    index = SenseIndex(MAP, 3)
+    assert index.largest == 3
+    assert index.rows(torch.tensor([0, 1, 2])).tolist() == [[1, 5, -1], [3, -1, -1], [0, 2, 4]]
+    assert index.rows(torch.tensor([[2], [1]])).tolist() == [[[0, 2, 4]], [[3, -1, -1]]]
 
 
 def test_a_word_without_senses_has_an_empty_row() -> None:
-    assert slots_of(torch.tensor([2, 0]), 4, 2).tolist() == [[1, -1], [-1, -1], [0, -1], [-1, -1]]
+    assert SenseIndex(torch.tensor([2, 0]), 4).rows(torch.arange(4)).tolist() == [[1], [-1], [0], [-1]]
 
 
-@given(made=maps(), room=st.integers(0, 3))
+@given(made=maps())
 @settings(max_examples=60, deadline=None)
-def test_slots_are_the_map_the_other_way_round(made: tuple[Tensor, int], room: int) -> None:
+def test_every_form_of_the_index_is_the_map_the_other_way_round(made: tuple[Tensor, int]) -> None:
     sense_to_word, n_words = made
-    slots = slots_of(sense_to_word, n_words, most(sense_to_word) + room)
-    assert slots.shape == (n_words, most(sense_to_word) + room)
-    for word, row in enumerate(slots.tolist()):
-        own = [sense for sense, i in enumerate(sense_to_word.tolist()) if i == word]
-        assert row == own + [-1] * (len(row) - len(own))
+    index = SenseIndex(sense_to_word, n_words)
+    own = [[s for s, i in enumerate(sense_to_word.tolist()) if i == word] for word in range(n_words)]
+    order, offsets = index.order.tolist(), index.offsets.tolist()
+    assert [order[a:b] for a, b in zip(offsets, offsets[1:])] == own
+    assert index.largest == max(map(len, own))
+    grouped = {}
+    for group in index.groups:
+        k = group.senses.size(1)
+        for word, row in zip(group.words.tolist(), group.senses.tolist()):
+            grouped[word] = [s for s in row if s >= 0]
+            assert k == 1 or k < 2 * len(grouped[word]), "less than half of a row is empty"
+    assert [grouped[word] for word in range(n_words)] == own
+    assert torch.equal(torch.cat([g.words for g in index.groups])[index.position], torch.arange(n_words))
+    words, senses, starts = index.jagged
+    by_rounds: dict[int, list[int]] = {word: [] for word in range(n_words)}
+    for begin, end in zip(starts, starts[1:]):
+        for word, sense in zip(words.tolist(), senses[begin:end].tolist()):
+            by_rounds[word].append(sense)
+    assert [by_rounds[word] for word in range(n_words)] == own
 
 
 # --- picking
@@ -68,7 +81,7 @@ def test_slots_are_the_map_the_other_way_round(made: tuple[Tensor, int], room: i
 def test_pick_lines_scores_up_by_word_and_fills_with_minus_infinity() -> None:
     scores = torch.arange(12.0).reshape(2, 6)
     none = -math.inf
-    assert pick(scores, slots_of(MAP, 3, 3)).tolist() == [
+    assert pick(scores, SenseIndex(MAP, 3).rows(torch.arange(3))).tolist() == [
         [[1, 5, none], [3, none, none], [0, 2, 4]],
         [[7, 11, none], [9, none, none], [6, 8, 10]],
     ]
@@ -76,28 +89,29 @@ def test_pick_lines_scores_up_by_word_and_fills_with_minus_infinity() -> None:
 
 @given(made=maps(), seed=st.integers(0, 1000))
 @settings(max_examples=30, deadline=None)
-def test_pick_own_is_pick_at_the_targets(made: tuple[Tensor, int], seed: int) -> None:
+def test_pick_targets_is_pick_at_the_targets(made: tuple[Tensor, int], seed: int) -> None:
     sense_to_word, n_words = made
-    scores, slots = scores_for(sense_to_word, seed), slots_of(sense_to_word, n_words, 5)
+    scores, index = scores_for(sense_to_word, seed), SenseIndex(sense_to_word, n_words)
     target = torch.randint(0, n_words, (4,), generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(pick_own(scores, slots[target]), pick(scores, slots)[torch.arange(4), target])
+    expected = pick(scores, index.rows(torch.arange(n_words)))[torch.arange(4), target]
+    assert torch.equal(pick_targets(scores, index.rows(target)), expected)
 
 
 # --- probabilities
 
 
-@given(made=maps(), seed=st.integers(0, 1000), room=st.integers(0, 2))
+@given(made=maps(), seed=st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
-def test_word_log_probs_are_sums_over_senses(made: tuple[Tensor, int], seed: int, room: int) -> None:
+def test_word_log_probs_are_sums_over_senses(made: tuple[Tensor, int], seed: int) -> None:
     sense_to_word, n_words = made
     scores = scores_for(sense_to_word, seed, dtype=torch.float64)
-    slots = slots_of(sense_to_word, n_words, most(sense_to_word) + room)
+    index = SenseIndex(sense_to_word, n_words)
     expected = torch.tensor(brute_force(scores, sense_to_word, n_words), dtype=torch.float64)
-    torch.testing.assert_close(word_log_probs(scores, slots), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(word_log_probs(scores.float(), slots), expected.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(word_log_probs(scores, index), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(word_log_probs(scores.float(), index), expected.float(), rtol=1e-5, atol=1e-5)
     target = torch.randint(0, n_words, (4,), generator=torch.Generator().manual_seed(seed))
     own = expected.gather(1, target.unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(target_log_probs(scores, slots, target), own, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(target_log_probs(scores, index, target), own, rtol=1e-12, atol=1e-12)
 
 
 @given(made=maps(), seed=st.integers(0, 1000), scale=st.sampled_from([0.0, 1.0, 10.0, 1e4]))
@@ -105,15 +119,15 @@ def test_word_log_probs_are_sums_over_senses(made: tuple[Tensor, int], seed: int
 def test_probabilities_sum_to_1(made: tuple[Tensor, int], seed: int, scale: float) -> None:
     sense_to_word, n_words = made
     scores = scores_for(sense_to_word, seed, scale=scale)
-    sums = word_log_probs(scores, slots_of(sense_to_word, n_words, 5)).exp().sum(1)
+    sums = word_log_probs(scores, SenseIndex(sense_to_word, n_words)).exp().sum(1)
     torch.testing.assert_close(sums, torch.ones(4), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_scores_of_ten_thousand_lose_nothing_to_infinity(dtype: torch.dtype) -> None:
     scores = torch.tensor([[1e4, -1e4, -1e4, 0, 1e4, -1e4], [-1e4] * 6, [1e4] * 6], dtype=dtype, requires_grad=True)
-    slots = slots_of(MAP, 3, 4)
-    found = word_log_probs(scores, slots)
+    index = SenseIndex(MAP, 3)
+    found = word_log_probs(scores, index)
     impossible, unlikely, even = -2e4, -1e4, math.log(3 / 6)
     expected = [
         [impossible, unlikely - math.log(2), 0],
@@ -121,7 +135,7 @@ def test_scores_of_ten_thousand_lose_nothing_to_infinity(dtype: torch.dtype) -> 
         [math.log(2 / 6), math.log(1 / 6), even],
     ]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=1e-4, atol=2e-3)
-    targets = torch.stack([target_log_probs(scores, slots, torch.full((3,), word)) for word in range(3)], 1)
+    targets = torch.stack([target_log_probs(scores, index, torch.full((3,), word)) for word in range(3)], 1)
     torch.testing.assert_close(targets, found)
     for total in (found.sum(), targets.sum()):
         (gradient,) = torch.autograd.grad(total, scores, retain_graph=True)
@@ -130,25 +144,25 @@ def test_scores_of_ten_thousand_lose_nothing_to_infinity(dtype: torch.dtype) -> 
 
 def test_gradients_are_those_of_a_difference_of_log_sum_exps() -> None:
     scores = scores_for(MAP, 1, dtype=torch.float64).requires_grad_()
-    slots = slots_of(MAP, 3, 4)
-    assert torch.autograd.gradcheck(lambda s: word_log_probs(s, slots), scores)
-    assert torch.autograd.gradcheck(lambda s: target_log_probs(s, slots, torch.tensor([0, 1, 2, 2])), scores)
+    index = SenseIndex(MAP, 3)
+    assert torch.autograd.gradcheck(lambda s: word_log_probs(s, index), scores)
+    assert torch.autograd.gradcheck(lambda s: target_log_probs(s, index, torch.tensor([0, 1, 2, 2])), scores)
 
 
 def test_one_sense_each_is_softmax() -> None:
     order = torch.tensor([3, 1, 0, 2])
     scores = scores_for(order, 1)
     expected = torch.log_softmax(scores[:, order.argsort()], 1)
-    torch.testing.assert_close(word_log_probs(scores, slots_of(order, 4, 1)), expected)
+    torch.testing.assert_close(word_log_probs(scores, SenseIndex(order, 4)), expected)
 
 
 def test_one_word_is_certain() -> None:
     only = torch.zeros(5, dtype=torch.long)
-    found = word_log_probs(scores_for(only, 1), slots_of(only, 1, 5))
+    found = word_log_probs(scores_for(only, 1), SenseIndex(only, 1))
     torch.testing.assert_close(found, torch.zeros(4, 1), rtol=0, atol=1e-6)
 
 
 def test_no_tokens_are_no_trouble() -> None:
-    slots = slots_of(MAP, 3, 4)
-    assert word_log_probs(torch.empty(0, 6), slots).shape == (0, 3)
-    assert target_log_probs(torch.empty(0, 6), slots, torch.empty(0, dtype=torch.long)).shape == (0,)
+    index = SenseIndex(MAP, 3)
+    assert word_log_probs(torch.empty(0, 6), index).shape == (0, 3)
+    assert target_log_probs(torch.empty(0, 6), index, torch.empty(0, dtype=torch.long)).shape == (0,)

@@ -1,8 +1,8 @@
-"""Rows of a parameter wherever fairseq keeps them: in the model, in a float32 master copy, in the optimizer's moments.
+"""Rows of a parameter wherever they are kept: in the model, in a float32 master copy, in the optimizer's moments.
 
-``--fp16`` and ``--bf16`` train a float32 copy of the parameters and write it over the model's own after each update, so
-an edit of the model alone would be lost. The copy is one flat tensor, or a tensor for each parameter; the memory-
-efficient variants and ``--amp`` have none.
+For any torch optimizer, and for fairseq's. ``--fp16`` and ``--bf16`` train a float32 copy of the parameters and write
+it over the model's own after each update, so an edit of the model alone would be lost. The copy is one flat tensor, or
+a tensor for each parameter; the memory-efficient variants and ``--amp`` have none.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,10 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor, nn
 
-BY_ROW = "exp_avg_sq_row"  # Adafactor keeps one number for each row of a matrix
 
-
-def torch_optimizers(optimizer: Any) -> Iterator[Any]:
-    """The torch optimizers inside a fairseq one; ``composite`` has several."""
-    inner = optimizer.optimizer
+def torch_optimizers(optimizer: Any) -> Iterator[torch.optim.Optimizer]:
+    """The torch optimizers inside a fairseq one (``composite`` has several), or the optimizer itself."""
+    inner = optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer.optimizer
     if hasattr(inner, "optimizers"):
         for part in inner.optimizers.values():
             yield from torch_optimizers(part)
@@ -24,19 +22,28 @@ def torch_optimizers(optimizer: Any) -> Iterator[Any]:
         yield inner
 
 
-class Rows:
-    """The rows of ``parameter`` (rows, ...) under ``optimizer``, a fairseq optimizer of any kind."""
+class ParameterRows:
+    """The rows of ``parameter`` (rows, ...) under ``optimizer``."""
 
     def __init__(self, optimizer: Any, parameter: nn.Parameter) -> None:
         self.parameter = parameter
         owner, self._cut = self._owner(optimizer, parameter)
+        inner = list(torch_optimizers(optimizer))
+        held = any(p is owner for one in inner for group in one.param_groups for p in group["params"])
+        if parameter.requires_grad and not held:
+            raise ValueError(
+                f"the optimizer does not hold a parameter of the layer, of shape {tuple(parameter.shape)}: make the "
+                "optimizer from the parameters of the model that has the layer in it"
+            )
         self.master = self._part(owner.data)  # of the shape of the parameter
         self.moments: list[Tensor] = []
-        for torch_optimizer in torch_optimizers(optimizer):
-            for name, value in torch_optimizer.state.get(owner, {}).items():
-                if torch.is_tensor(value) and value.shape == owner.shape:
+        for one in inner:
+            for value in one.state.get(owner, {}).values():
+                if not torch.is_tensor(value):
+                    continue
+                if value.shape == owner.shape:
                     self.moments.append(self._part(value))
-                elif name == BY_ROW and parameter.dim() == 2:
+                elif value.dim() and value.numel() == len(value) == len(parameter) > 1:  # Adafactor: a number per row
                     self.moments.append(value)
 
     @staticmethod

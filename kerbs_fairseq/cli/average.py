@@ -6,24 +6,20 @@ like a weight, and says nothing.
 """
 
 import argparse
-import os
 import re
-import sys
 from pathlib import Path
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.runs import checkpoint as schema
+from kerbs_fairseq.runs import files
+from kerbs_fairseq.runs.errors import UserError, console
+
 NAME = "kerbs-average"
-MAP = ".head.senses.sense_to_word"
-STATISTICS = ".head.statistics."
-DROPPED = ("last_optimizer_state",)  # of one checkpoint, and of no use for the average
-
-
-def stop(reason: str) -> NoReturn:
-    """One line, exit code 1."""
-    sys.exit(f"{NAME}: {reason}")
+MAP, STATISTICS = f".{schema.HEAD}{schema.MAP}", f".{schema.HEAD}{schema.STATISTICS}"
+DROPPED = (schema.OPTIMIZER,)  # of one checkpoint, and of no use for the average
 
 
 def order(path: Path) -> tuple[float, ...]:
@@ -37,32 +33,19 @@ def chosen(inputs: list[Path], last: Optional[int]) -> list[Path]:
     if last is None:
         folders = [path for path in inputs if path.is_dir()]
         if folders:
-            stop(f"{folders[0]} is a folder: say how many of its checkpoints, --last 5")
+            raise UserError(f"{folders[0]} is a directory: say how many of its checkpoints, --last 5")
         return inputs
     if last < 1:
-        stop(f"--last {last}: at least 1")
+        raise UserError(f"--last {last}: at least 1")
     if len(inputs) != 1 or not inputs[0].is_dir():
-        stop("--last goes with one folder of checkpoints")
+        raise UserError("--last requires one folder of checkpoints")
     numbered = [path for path in inputs[0].glob("checkpoint*.pt") if re.fullmatch(r"checkpoint(_\d+_)?\d+", path.stem)]
     if len(numbered) < last:
-        stop(
+        raise UserError(
             f"{inputs[0]} has {len(numbered)} numbered checkpoints, and --last asks for {last}: train without "
             "--no-epoch-checkpoints, or with --save-interval-updates"
         )
     return sorted(numbered, key=order)[-last:]
-
-
-def load(path: Path) -> dict[str, Any]:
-    """A checkpoint on the CPU, or one line that says why not."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=False)
-    except FileNotFoundError:
-        stop(f"{path} is not there")
-    except Exception as error:  # whatever unpickling a file that is none may raise
-        stop(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error})")
-    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        stop(f"{path} is no fairseq checkpoint: it has no model")
-    return state
 
 
 def difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> Optional[str]:
@@ -75,6 +58,8 @@ def difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> Optional[s
             return (
                 f"they are different models: {name} is {tuple(value.shape)} in one, {tuple(other[name].shape)} in one"
             )
+        if value.is_floating_point() != other[name].is_floating_point():
+            return f"they are different models: {name} is {value.dtype} in one, {other[name].dtype} in one"
         if name.endswith(MAP) and not torch.equal(value, other[name]):
             moved = int((value != other[name]).sum())
             return (
@@ -87,37 +72,28 @@ def difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> Optional[s
     return None
 
 
-def average(paths: list[Path]) -> dict[str, Any]:
+def average(paths: list[Path], trust: bool = False) -> dict[str, Any]:
     """The checkpoint whose weights are the mean of those in ``paths``; all else is that of the last one."""
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
     state: dict[str, Any] = {}
     for path in paths:
-        state = load(path)
-        model = state["model"]
+        checkpoint = schema.load(path, trust)
+        state, model = checkpoint.state, checkpoint.model
         first = first or {name: value.clone() for name, value in model.items()}
         problem = difference(first, model)
         if problem:
-            stop(f"{paths[0]} and {path} cannot be averaged: {problem}")
+            raise UserError(f"{paths[0]} and {path} cannot be averaged: {problem}")
         for name, value in model.items():
             if value.is_floating_point() and STATISTICS not in name:
+                if not bool(torch.isfinite(value).all()):
+                    raise UserError(f"{path} cannot be averaged: {name} has NaN or infinities; its training went wrong")
                 sums[name] = sums.get(name, 0) + value.double()
     for name, total in sums.items():
-        state["model"][name] = (total / len(paths)).to(state["model"][name].dtype)
+        state[schema.MODEL][name] = (total / len(paths)).to(state[schema.MODEL][name].dtype)
     for name in DROPPED:
         state.pop(name, None)
     return state
-
-
-def save(state: dict[str, Any], path: Path) -> None:
-    """Write the whole file or none."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        torch.save(state, beside)
-        os.replace(beside, path)
-    except (OSError, RuntimeError) as error:  # torch reports a folder that is missing as a RuntimeError
-        beside.unlink(missing_ok=True)
-        stop(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")
 
 
 def main(argv: Optional[list[str]] = None) -> None:
@@ -130,10 +106,17 @@ def main(argv: Optional[list[str]] = None) -> None:
     parser.add_argument("inputs", nargs="+", type=Path, help="checkpoints, or with --last one folder of them")
     parser.add_argument("--last", type=int, metavar="N", help="the last N numbered checkpoints of a folder")
     parser.add_argument("--output", "-o", type=Path, required=True, help="file for the average")
-    args = parser.parse_args(argv)
-    paths = chosen(args.inputs, args.last)
-    save(average(paths), args.output)
-    print(f"{args.output}: the average of {len(paths)} checkpoint{'s' * (len(paths) != 1)}:", *paths, sep="\n  ")
+    parser.add_argument(
+        "--trust", action="store_true", help="load all that the checkpoints hold, which can run code; see the README"
+    )
+    with console(NAME):
+        args = parser.parse_args(argv)
+        paths = chosen(args.inputs, args.last)
+        files.destination(args.output, paths)  # before the work
+        state = average(paths, args.trust)
+        with files.replacing(args.output, paths) as beside:
+            torch.save(state, beside)
+        print(f"{args.output}: the average of {len(paths)} checkpoint{'s' * (len(paths) != 1)}:", *paths, sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -4,18 +4,24 @@ Exit code 0 if all is well, 1 if not.
 """
 
 import argparse
+import functools
 import importlib
 import platform
+import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import Optional
+from pathlib import Path
+from typing import NamedTuple, Optional
 
 import kerbs_fairseq
 from kerbs_fairseq import requirements
 from kerbs_fairseq.plugin import fairseq_patches as compat
 from kerbs_fairseq.runs import process as commands
+from kerbs_fairseq.runs.errors import console
 
+NAME = "kerbs-doctor"
 OTHER_PACKAGES = ("numpy", "rich", "sacrebleu", "sentencepiece", "regex", "bitarray", "tqdm")
 COMMANDS = ("preprocess", "train", "generate", "interactive", "eval-lm", "validate", "hydra-train")
 WIDTH = 100
@@ -54,6 +60,30 @@ def entry(name: str, state: str, reason: str) -> Iterator[str]:
     yield from textwrap.wrap(reason, WIDTH, initial_indent=" " * 22, subsequent_indent=" " * 22)
 
 
+class Trial(NamedTuple):
+    """What came of loading the compiled library."""
+
+    reason: str
+    said: list[str]  # settings that are ignored, and the like
+    died: bool
+
+
+@functools.cache
+def trial() -> Trial:
+    """Load the compiled library in a process of its own: one that is broken can end the process that loads it."""
+    # not by name: in the package's place a process would import fairseq too
+    program = Path(kerbs_fairseq.__file__).parent / "functional" / "backends" / "build.py"
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, errors="replace", check=False)
+    said = done.stderr.strip().splitlines()
+    if done.returncode == 0:
+        return Trial(done.stdout.strip(), said, False)
+    if done.returncode < 0:
+        why = f"the trial was ended by {signal.Signals(-done.returncode).name}"
+    else:
+        why = f"the trial failed: {said[-1] if said else done.returncode}"
+    return Trial(f"unknown, {why}", said, True)
+
+
 def devices() -> Iterator[str]:
     """What torch can compute on."""
     try:
@@ -61,8 +91,8 @@ def devices() -> Iterator[str]:
     except Exception as error:  # a broken torch is what this command is for
         yield f"torch cannot be imported: {type(error).__name__}: {error}"
         return
-    native = importlib.import_module("kerbs_fairseq.functional.backends.cpu")
-    yield f"cpu, {torch.get_num_threads()} threads; KerBS on it: {native.native().reason}"
+    yield f"cpu, {torch.get_num_threads()} threads; KerBS on it: {trial().reason}"
+    yield from (textwrap.shorten(line, WIDTH) for line in trial().said)
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             memory = torch.cuda.get_device_properties(i).total_memory / 2**30
@@ -93,6 +123,8 @@ def problems() -> Iterator[str]:
                     f"{extension}, a compiled part of fairseq, does not load ({error}): with a C++ compiler installed, "
                     "pip install --no-cache-dir --force-reinstall --no-deps fairseq==0.12.2"
                 )
+        if trial().died:
+            yield f"KerBS on this CPU: {trial().reason}; remove the cache of compiled kernels, or set KERBS_NATIVE=0"
         if compat.skipped():
             yield f"fixes are left out: unset {compat.SKIP_VARIABLE} unless you mean it"
 
@@ -113,13 +145,15 @@ def report() -> tuple[str, int]:
 
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    argparse.ArgumentParser(
-        prog="kerbs-doctor",
+    parser = argparse.ArgumentParser(
+        prog=NAME,
         description="Show versions, the fixes made to fairseq and why, devices, and what is wrong. Exit code 0 or 1.",
-    ).parse_args(argv)
-    text, count = report()
-    print(text)
-    sys.exit(1 if count else 0)
+    )
+    with console(NAME):
+        parser.parse_args(argv)
+        text, count = report()
+        print(text)
+        sys.exit(1 if count else 0)
 
 
 if __name__ == "__main__":

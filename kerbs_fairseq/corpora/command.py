@@ -5,17 +5,18 @@ Each subcommand writes one new folder, as a whole or not at all. The recipes cal
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 from kerbs_fairseq.corpora import pieces
 from kerbs_fairseq.corpora.dialogs import read_dialogs
-from kerbs_fairseq.corpora.lines import BadCorpus, whole_folder, write_lines
+from kerbs_fairseq.corpora.lines import write_lines
 from kerbs_fairseq.corpora.pairs import Splits, read_iwslt, read_parallel, read_tabbed, tabbed_file
 from kerbs_fairseq.corpora.sentences import read_sentences
 from kerbs_fairseq.corpora.split import split_by_sentence, tidy, without_overlap
+from kerbs_fairseq.runs.errors import UserError, console
+from kerbs_fairseq.runs.files import new_folder
 
 NAME = "kerbs-corpus"
 
@@ -33,10 +34,10 @@ def read_pairs(args: argparse.Namespace) -> Splits:
     if tabbed is not None:
         columns = args.columns.split(",")
         if sorted(columns) != sorted((source, target)):
-            raise BadCorpus(f"--columns {args.columns}: the names of the first two columns, {source},{target} or back")
+            raise UserError(f"--columns {args.columns}: the names of the first two columns, {source},{target} or back")
         pairs = read_tabbed(tabbed, swap=columns[0] == target)
         return split_by_sentence(pairs, args.valid, args.test, args.seed)
-    raise BadCorpus(
+    raise UserError(
         f"{folder} has none of: train.tags.{pair}.{source} (IWSLT), train.{source} with train.{target}, "
         "one file with tabs (Tatoeba)"
     )
@@ -46,7 +47,7 @@ def write_pairs(splits: Splits, names: tuple[str, str], out: Path) -> dict[str, 
     """Both sides of every part."""
     counts = {part: len(pairs) for part, pairs in splits.parts().items()}
     found = {"sides": list(names), "pairs": counts, "left_out": splits.left_out}
-    with whole_folder(out) as folder:
+    with new_folder(out) as folder:
         for part, pairs in splits.parts().items():
             for at, side in enumerate(names):
                 write_lines(folder / f"{part}.{side}", (pair[at] for pair in pairs))
@@ -69,7 +70,7 @@ def sentences_command(args: argparse.Namespace) -> dict[str, Any]:
     """Text for a language model."""
     parts = read_sentences(args.raw, args.cut, args.seed, args.max_words)
     found = {"sides": ["txt"], "sentences": {part: len(lines) for part, lines in parts.items()}}
-    with whole_folder(args.out) as folder:
+    with new_folder(args.out) as folder:
         for part, lines in parts.items():
             write_lines(folder / f"{part}.txt", lines)
         (folder / "corpus.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -148,16 +149,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
-    args = parser().parse_args(argv)
-    if not args.raw.is_dir():
-        sys.exit(f"{NAME}: {args.raw} is no folder")
-    try:
+    with console(NAME):
+        args = parser().parse_args(argv)
+        if not args.raw.is_dir():
+            raise UserError(f"{args.raw} is not a directory")
         found = args.run(args)
-    except BadCorpus as problem:
-        sys.exit(f"{NAME}: {problem}")
-    except KeyboardInterrupt:
-        sys.exit(f"{NAME}: stopped; nothing was written")
-    print(f"{args.out}: {json.dumps(found)}")
+        print(f"{args.out}: {json.dumps(found)}")
 
 
 if __name__ == "__main__":

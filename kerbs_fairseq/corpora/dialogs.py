@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from kerbs_fairseq.corpora.lines import BadCorpus, clean, raw_lines
+from kerbs_fairseq.corpora.lines import clean, raw_lines
 from kerbs_fairseq.corpora.pairs import Pair, Splits
+from kerbs_fairseq.runs.errors import UserError
 
 END = "__eou__"
 
@@ -16,11 +17,11 @@ def turn_pairs(path: Path) -> list[Pair]:
             continue
         *turns, rest = (clean(turn) for turn in line.split(END))
         if rest:
-            raise BadCorpus(f"{path}, line {number}: the last turn is not ended by {END}; is the file cut short?")
+            raise UserError(f"{path}, line {number}: the last turn is not ended by {END}; is the file cut short?")
         spoken = [turn for turn in turns if turn]
         pairs += zip(spoken, spoken[1:])
     if not pairs:
-        raise BadCorpus(f"{path} has no dialog")
+        raise UserError(f"{path} has no dialog")
     return pairs
 
 
@@ -30,7 +31,7 @@ def read_dialogs(folder: Path) -> Splits:
     def of(name: str) -> list[Pair]:
         files = sorted(folder.rglob(f"dialogues_{name}.txt"))
         if not files:
-            raise BadCorpus(f"{folder} has no dialogues_{name}.txt, nor has any folder in it")
+            raise UserError(f"{folder} has no dialogues_{name}.txt, nor has any folder in it")
         return turn_pairs(files[0])
 
     return Splits(of("train"), of("validation"), of("test"))

@@ -1,20 +1,15 @@
-"""Reading and writing text by lines: what is wrong with a file is said, and nothing is written by halves."""
+"""Reading and writing text by lines; what is wrong with a file is said."""
 
-import contextlib
 import gzip
-import os
-import shutil
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from kerbs_fairseq.runs.errors import UserError, reason
+
 NO_SPACE = {"\u200b", "\ufeff", "\u00ad"}  # zero-width space, byte-order mark, soft hyphen: nobody sees them
-
-
-class BadCorpus(Exception):
-    """A file or folder that is not what it should be; the text says what to do."""
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -22,7 +17,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     try:
         return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
     except OSError as error:
-        raise BadCorpus(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UserError(f"{path} cannot be read: {reason(error)}") from None
 
 
 def raw_lines(path: Path) -> Iterator[str]:
@@ -34,12 +29,12 @@ def raw_lines(path: Path) -> Iterator[str]:
                 number += 1
                 yield line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise BadCorpus(
+        raise UserError(
             f"{path}, line {number}: not UTF-8 (byte {error.object[error.start]:#04x}); convert it, for example by "
             "iconv -f latin1 -t utf-8"
         ) from None
     except (OSError, EOFError, zlib.error) as error:  # a gzip file that ends early, or is broken
-        raise BadCorpus(f"{path}, after line {number}: cannot be read on ({error})") from None
+        raise UserError(f"{path}, after line {number}: cannot be read on ({reason(error)})") from None
 
 
 def clean(line: str) -> str:
@@ -53,7 +48,7 @@ def read_lines(path: Path) -> list[str]:
     """Its lines, cleaned."""
     lines = [clean(line) for line in raw_lines(path)]
     if not any(lines):
-        raise BadCorpus(f"{path} is empty")
+        raise UserError(f"{path} is empty")
     return lines
 
 
@@ -61,19 +56,3 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """One line each."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
-
-
-@contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A new folder to write to, which becomes ``path`` if all goes well, and is removed if not."""
-    if path.exists():
-        raise BadCorpus(f"{path} is there already: remove it, or choose another folder")
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.mkdir(parents=True)
-        yield beside
-        beside.rename(path)
-    except OSError as error:
-        raise BadCorpus(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus, clean, raw_lines, read_lines
+from kerbs_fairseq.corpora.lines import clean, raw_lines, read_lines
+from kerbs_fairseq.runs.errors import UserError
 
 Pair = tuple[str, str]  # source, target
 SEGMENT = re.compile(r'<seg\s+id\s*=\s*"?\d+"?\s*>(.*)</seg>')
@@ -34,7 +35,7 @@ def side_by_side(source: Path, target: Path, read: str = "lines") -> list[Pair]:
     readers = {"lines": read_lines, "tags": tagged_lines, "xml": xml_segments}
     sides = [readers[read](path) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
-        raise BadCorpus(
+        raise UserError(
             f"{source.name} has {len(sides[0]):,} lines and {target.name} {len(sides[1]):,}: they do not belong "
             "together, or one of them is cut short"
         )
@@ -51,7 +52,7 @@ def xml_segments(path: Path) -> list[str]:
     lines = list(raw_lines(path))
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if not last.endswith(("</mteval>", "</srcset>", "</refset>")):
-        raise BadCorpus(f"{path} is cut short: it ends in {last[:40]!r}, not in </mteval>")
+        raise UserError(f"{path} is cut short: it ends in {last[:40]!r}, not in </mteval>")
     return [clean(html.unescape(found[1])) for found in map(SEGMENT.search, lines) if found]
 
 
@@ -63,7 +64,7 @@ def read_iwslt(folder: Path, source: str, target: str, valid: str, test: str) ->
         files = [sorted(folder.glob(f"*.TED.{name}.{pair}.{side}.xml")) for side in (source, target)]
         if not all(files):
             there = sorted({path.name.split(".")[2] for path in folder.glob(f"*.TED.*.{pair}.{source}.xml")})
-            raise BadCorpus(f"{folder} has no set {name} for {pair}; it has {', '.join(there) or 'none'}")
+            raise UserError(f"{folder} has no set {name} for {pair}; it has {', '.join(there) or 'none'}")
         return side_by_side(files[0][0], files[1][0], "xml")
 
     train = side_by_side(folder / f"train.tags.{pair}.{source}", folder / f"train.tags.{pair}.{target}", "tags")
@@ -78,9 +79,9 @@ def read_parallel(folder: Path, source: str, target: str) -> Splits:
             for path in sorted(folder.glob(f"{name}.{source}")):
                 other = path.with_suffix(f".{target}")
                 if not other.is_file():
-                    raise BadCorpus(f"{path.name} is there and {other.name} is not")
+                    raise UserError(f"{path.name} is there and {other.name} is not")
                 return side_by_side(path, other)
-        raise BadCorpus(f"{folder} has no {names[0]}.{source}")
+        raise UserError(f"{folder} has no {names[0]}.{source}")
 
     return Splits(of("train"), of(*VALID_NAMES), of("test", "test[._]*"))
 
@@ -93,10 +94,10 @@ def read_tabbed(path: Path, swap: bool) -> list[Pair]:
         if len(columns) < 2:
             if not line.strip():
                 continue
-            raise BadCorpus(f"{path}, line {number}: two columns with a tab between them are needed")
+            raise UserError(f"{path}, line {number}: two columns with a tab between them are needed")
         found.append((columns[1], columns[0]) if swap else (columns[0], columns[1]))
     if not found:
-        raise BadCorpus(f"{path} is empty")
+        raise UserError(f"{path} is empty")
     return found
 
 

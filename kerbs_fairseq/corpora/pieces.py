@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus, raw_lines, whole_folder, write_lines
+from kerbs_fairseq.corpora.lines import raw_lines, write_lines
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import new_folder, read_text
 
 SETTINGS = "pieces.json"
 TOKENS = ("raw", "moses", "words")
@@ -21,9 +23,9 @@ def encode_folder(text: Path, out: Path, tokens: str, size: int, languages: Sequ
     check_languages(languages)
     sides = sorted({path.suffix[1:] for path in text.glob("train.*")})
     if not sides:
-        raise BadCorpus(f"{text} has no train.*: it should be a folder that kerbs-corpus wrote")
+        raise UserError(f"{text} has no train.*: it should be a folder that kerbs-corpus wrote")
     settings = {"tokens": tokens, "size": size, "sides": sides, "languages": list(languages)}
-    with whole_folder(out) as folder:
+    with new_folder(out) as folder:
         tokenised = {
             (part, side): tokenise(list(raw_lines(text / f"{part}.{side}")), tokens, language_of(side, languages))
             for part in ("train", "valid", "test")
@@ -50,7 +52,7 @@ def check_languages(languages: Sequence[str]) -> None:
     """Refuse what is not SIDE=LANGUAGE."""
     for pair in languages:
         if "=" not in pair:
-            raise BadCorpus(f"--language {pair}: write it as SIDE=LANGUAGE, for example src=en")
+            raise UserError(f"--language {pair}: write it as SIDE=LANGUAGE, for example src=en")
 
 
 def tokenise(lines: Sequence[str], tokens: str, language: str) -> list[str]:
@@ -94,8 +96,8 @@ def learn(training: Path, prefix: Path, size: int) -> None:
         elif "required_chars" in str(error):
             problem = f"{size} pieces are fewer than the text has different characters"
         else:
-            raise BadCorpus(f"sentencepiece failed (is the disk full?): {str(error).strip()}") from None
-        raise BadCorpus(f"{problem}: choose another --size") from None
+            raise UserError(f"sentencepiece failed (is the disk full?): {' '.join(str(error).split())}") from None
+        raise UserError(f"{problem}: choose another --size") from None
 
 
 def split(lines: Sequence[str], model: Path) -> list[str]:
@@ -120,7 +122,16 @@ def to_text(lines: Sequence[str], settings: dict[str, Any], side: Optional[str] 
 
 def settings_of(folder: Path) -> dict[str, Any]:
     """What :func:`encode_folder` has written down."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        raise UserError(f"{folder} has no {SETTINGS}: it should be a folder that kerbs-corpus pieces wrote")
     try:
-        return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise BadCorpus(f"{folder} has no {SETTINGS}: it should be a folder that kerbs-corpus pieces wrote") from None
+        found = json.loads(read_text(path))
+        check_languages(found["languages"])
+        assert found["tokens"] in TOKENS
+        assert all(isinstance(side, str) for side in found["sides"])
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
+        raise UserError(f"{path} is damaged: run kerbs-corpus pieces again") from None
+    return found

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus, read_lines
+from kerbs_fairseq.corpora.lines import read_lines
 from kerbs_fairseq.corpora.split import cut_sentences
+from kerbs_fairseq.runs.errors import UserError
 
 PARTS = ("train", "valid", "test")
 
@@ -26,7 +27,7 @@ def shards(folder: Path) -> list[Path]:
         return training
     others = sorted(p for p in folder.glob("*") if p.suffix in (".txt", ".tokens", ".gz") or "heldout" in p.name)
     if not others:
-        raise BadCorpus(f"{folder} has neither shards (news.en-00001-of-00100) nor *.txt or *.tokens")
+        raise UserError(f"{folder} has neither shards (news.en-00001-of-00100) nor *.txt or *.tokens")
     return others
 
 
@@ -37,7 +38,7 @@ def read_sentences(folder: Path, sizes: Optional[Sequence[int]], seed: int, max_
         parts = {name: [line for line in read_lines(path) if line] for name, path in zip(PARTS, own)}
         parts["train"] = [line for line in parts["train"] if len(line.split()) <= max_words]
     elif sizes is None:
-        raise BadCorpus(f"{folder} has no parts of its own: how many sentences go to each? --cut 300000,10000,30000")
+        raise UserError(f"{folder} has no parts of its own: how many sentences go to each? --cut 300000,10000,30000")
     else:
         parts = dict(zip(PARTS, cut_sentences(shards(folder), sizes, seed, max_words)))
     return parts

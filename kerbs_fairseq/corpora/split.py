@@ -5,8 +5,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from kerbs_fairseq.corpora.lines import BadCorpus, read_lines
+from kerbs_fairseq.corpora.lines import read_lines
 from kerbs_fairseq.corpora.pairs import Pair, Splits
+from kerbs_fairseq.runs.errors import UserError
 
 
 def families(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -34,7 +35,7 @@ def split_by_sentence(pairs: Sequence[Pair], valid: int, test: int, seed: int) -
     """
     groups = families(pairs)
     if len(groups) <= valid + test:
-        raise BadCorpus(
+        raise UserError(
             f"{valid} pairs for validation and {test} for test are asked for, and there are {len(groups):,} groups of "
             "pairs that share no sentence with another: ask for fewer (--valid, --test)"
         )
@@ -60,7 +61,7 @@ def tidy(splits: Splits, max_words: int, most: int = 0) -> Splits:
     parts["train"] = short[:most] if most else short
     for name, pairs in parts.items():
         if not pairs:
-            raise BadCorpus(f"nothing is left for {name}")
+            raise UserError(f"nothing is left for {name}")
     return Splits(**parts, left_out={what: n for what, n in left_out.items() if n})
 
 
@@ -105,7 +106,7 @@ def cut_sentences(files: Sequence[Path], sizes: Sequence[int], seed: int, max_wo
     held_out = sentences[train:wanted]
     to_train = [line for line in sentences[:train] + sentences[wanted:] if len(line.split()) <= max_words][:train]
     if len(to_train) + len(held_out) < wanted:
-        raise BadCorpus(
+        raise UserError(
             f"{wanted:,} sentences are asked for ({' + '.join(f'{n:,}' for n in sizes)}), "
             f"and there are {len(found):,}, {short:,} of up to {max_words} words: ask for fewer"
         )

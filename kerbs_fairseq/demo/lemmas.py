@@ -56,12 +56,15 @@ def two_clusters(seed: int, start: str = "near", updates: int = 400) -> TwoClust
     """Train such a word among four words with one cluster each."""
     contexts = clusters([0.6] * 6, seed)
     words = torch.tensor([0, 0, 1, 2, 3, 4]).repeat_interleave(CONTEXTS)
-    layer = KernelizedBayesianSoftmax(FEATURES, 5, 2, max_senses=2, init="uniform", init_vectors=start, seed=seed)
+    layer = KernelizedBayesianSoftmax(
+        FEATURES, 5, 2, max_senses=2, init="uniform", init_vectors=start, bias="none", seed=seed
+    )
     train(layer, contexts.flatten(0, 1), words, updates)
     table = layer.senses
     with torch.no_grad():
-        scores = sense_scores(contexts[:2].flatten(0, 1), table.vectors, table.theta)[:, table.slots[0]]
-    return TwoClusters(contexts[:2], scores.argmax(1).view(2, CONTEXTS), table.vectors.detach()[table.slots[0]])
+        own = table.index.rows(torch.tensor(0))
+        scores = sense_scores(contexts[:2].flatten(0, 1), table.vectors, table.theta)[:, own]
+    return TwoClusters(contexts[:2], scores.argmax(1).view(2, CONTEXTS), table.vectors.detach()[own])
 
 
 def lemma_1(seed: int, start: str = "near", updates: int = 400) -> float:
@@ -73,7 +76,7 @@ def lemma_1(seed: int, start: str = "near", updates: int = 400) -> float:
 def lemma_2(seed: int, outliers: float = 0.0, updates: int = 600) -> tuple[Tensor, Tensor]:
     """θ of three words with narrow clusters (3,), and of two with wide ones (2,); one sense each."""
     contexts = clusters([NARROW] * 3 + [WIDE] * 2, seed, outliers)
-    layer = KernelizedBayesianSoftmax(FEATURES, 5, senses=1, seed=seed)
+    layer = KernelizedBayesianSoftmax(FEATURES, 5, senses=1, bias="none", seed=seed)
     train(layer, contexts.flatten(0, 1), torch.arange(5).repeat_interleave(CONTEXTS), updates)
     theta = layer.senses.theta
     assert theta is not None

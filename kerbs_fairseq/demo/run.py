@@ -6,10 +6,8 @@ Every command is shown as it is run, so that it can be repeated by hand; what it
 import argparse
 import json
 import os
-import re
 import shlex
 import shutil
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -20,9 +18,12 @@ from kerbs_fairseq import __version__, plugin_fault
 from kerbs_fairseq.demo.truth import Comparison, found_senses, kinds_of_words, means_by_kind, true_senses
 from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.inspection.command import quiet
-from kerbs_fairseq.inspection.learned import Unreadable
+from kerbs_fairseq.runs import checkpoint, files, logs, outputs
 from kerbs_fairseq.runs import process as commands
+from kerbs_fairseq.runs.errors import UserError, console
 
+NAME = "kerbs-demo"
+BEST = "checkpoint_best.pt"
 MARK = "kerbs-demo.json"  # says that a folder was written by this command, and may be replaced by it
 
 
@@ -48,13 +49,10 @@ class Head:
 
 
 # Senses that part at the start and may move from early on: the demo is a few hundred updates long.
-SENSES = (
-    "--kerbs-senses 3 --kerbs-init-vectors near --kerbs-reallocate-after 20 --kerbs-reallocate-every 10 "
-    "--kerbs-reallocate-until 400 --kerbs-decay 0.05"
-)
+SENSES = "--kerbs-reallocate-after 20 --kerbs-reallocate-every 10 --kerbs-reallocate-until 400 --kerbs-decay 0.05"
 # Few senses to spare, and a move whenever one is idle: where they go can be compared with the truth.
 MOVES = (
-    "--kerbs-senses 1.5 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-moved-vector split "
+    "--kerbs-init random --kerbs-max-senses 4 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-bias none "
     "--kerbs-reallocate-after 20 --kerbs-reallocate-every 1 --kerbs-reallocate-until 400 --kerbs-decay 0.05"
 )
 HEADS = (
@@ -106,27 +104,24 @@ class Result:
 
 
 class TrainingWatch:
-    """Reads the lines of ``fairseq-train --log-format json``: fills in the result and shows progress."""
+    """Reads the lines of fairseq-train's log: fills in the best validation perplexity and shows progress."""
 
     def __init__(self, result: Result, epochs: int) -> None:
         self.result, self.epochs, self.start = result, epochs, time.monotonic()
 
     def __call__(self, line: str) -> None:
         """Take one line of the log."""
-        shared = re.search(r"num\. shared model params: ([\d,]+)", line)
-        if shared:
-            self.result.parameters = int(shared[1].replace(",", ""))
-        valid = re.search(r"\| valid \| (\{.*\})", line)
-        if valid:
-            values = json.loads(valid[1])
-            ppl = float(values["valid_ppl"])
-            self.result.valid_ppl = min(self.result.valid_ppl, ppl)
-            passed = time.monotonic() - self.start
-            left = passed / values["epoch"] * (self.epochs - values["epoch"])
-            say(
-                f"  {self.result.name:<20}epoch {values['epoch']:2}/{self.epochs}  valid ppl {ppl:8.2f}  "
-                f"{passed:4.0f} s, {left:.0f} s to go"
-            )
+        record = logs.record_of(line)
+        if record is None or record.kind != logs.VALID:
+            return
+        ppl, epoch = record.values["ppl"], int(record.values["epoch"])
+        self.result.valid_ppl = min(self.result.valid_ppl, ppl)
+        passed = time.monotonic() - self.start
+        left = passed / epoch * (self.epochs - epoch)
+        say(
+            f"  {self.result.name:<20}epoch {epoch:2}/{self.epochs}  valid ppl {ppl:8.2f}  "
+            f"{passed:4.0f} s, {left:.0f} s to go"
+        )
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -170,23 +165,17 @@ def train(
     if head.prefix == "kerbs_":
         command += ["--kerbs-move-log", str(save / "moves.tsv")]
     commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
+    result.parameters = checkpoint.parameters(checkpoint.load(save / BEST).model)
     return result
 
 
 def translate(folder: Path, save: Path) -> tuple[list[str], list[str]]:
     """Beam search over the test set with the best checkpoint in ``save``: (hypotheses, references)."""
     command = ["fairseq-generate", str(folder / "data"), "--user-dir", commands.user_dir(), "--gen-subset", "test"]
-    command += ["--beam", "5", "--path", str(save / "checkpoint_best.pt"), "--batch-size", "100", "--no-progress-bar"]
+    command += ["--beam", "5", "--path", str(save / BEST), "--batch-size", "100", "--no-progress-bar"]
     commands.run(show([*command, "--results-path", str(save)]), save / "generate.log")
-    hypotheses: dict[int, str] = {}
-    references: dict[int, str] = {}
-    for line in (save / "generate-test.txt").read_text(encoding="utf-8").splitlines():
-        kind = re.match(r"([HT])-(\d+)\t", line)
-        if kind:
-            table = hypotheses if kind[1] == "H" else references
-            table[int(kind[2])] = line.split("\t")[-1]
-    order = sorted(references)
-    return [hypotheses[i] for i in order], [references[i] for i in order]
+    found = save / "generate-test.txt"
+    return outputs.hypotheses(found), outputs.references(found)
 
 
 def score(result: Result, hypotheses: list[str], references: list[str]) -> None:
@@ -227,7 +216,7 @@ def compare_with_truth(folder: Path, results: list[Result]) -> None:
     truth = folder / "corpus" / "truth.tsv"
     for result in results:
         if result.head.startswith("kerbs"):
-            checkpoint = folder / f"{result.model}-{result.head}" / "checkpoint_best.pt"
+            checkpoint = folder / f"{result.model}-{result.head}" / BEST
             found = found_senses(checkpoint, folder / "data" / "dict.tgt.txt")
             true, kinds = true_senses(truth), kinds_of_words(truth)
             comparison = Comparison.of(true, found)
@@ -254,7 +243,7 @@ def report(folder: Path, results: list[Result]) -> Optional[Path]:
     main = next((result for result in kerbs if result.head == "kerbs-1.5"), kerbs[0])
     say(f"\n4. What {main.name} has learned, beside the others")
     others = [result for result in results if result.model == main.model and result is not main]
-    paths = [folder / f"{r.model}-{r.head}" / "checkpoint_best.pt" for r in (main, *others)]
+    paths = [folder / f"{r.model}-{r.head}" / BEST for r in (main, *others)]
     with quiet():
         words = homonyms(paths[0], folder / "data", folder / "corpus")
     command = ["kerbs-report", *map(str, paths), "--data", str(folder / "data"), "--output", str(folder / "report")]
@@ -306,7 +295,7 @@ def parser() -> argparse.ArgumentParser:
     names = [model.name for model in MODELS]
     result = argparse.ArgumentParser(
         prog="kerbs-demo",
-        description="Train small translation models on a made-up corpus with known senses and print one table.",
+        description="Train small translation models on a synthetic corpus with known senses and print one table.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     result.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for all files; an earlier demo goes")
@@ -321,29 +310,26 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    args = parser().parse_args(argv)
-    if args.epochs is not None and args.epochs < 1:
-        sys.exit("kerbs-demo: --epochs must be at least 1")
-    if args.jobs < 1:
-        sys.exit("kerbs-demo: --jobs must be at least 1")
-    if not 0 <= args.seed < 2**32:
-        sys.exit(f"kerbs-demo: --seed {args.seed}: a whole number from 0 to {2**32 - 1}")
-    if plugin_fault:
-        sys.exit(f"kerbs-demo: {plugin_fault}")
-    if args.out.exists() and not (args.out / MARK).is_file():
-        sys.exit(f"kerbs-demo: {args.out} is there already and was not written by this command: choose another --out")
-    try:
+    with console(NAME):
+        args = parser().parse_args(argv)
+        if args.epochs is not None and args.epochs < 1:
+            raise UserError("--epochs must be at least 1")
+        if args.jobs < 1:
+            raise UserError("--jobs must be at least 1")
+        if not 0 <= args.seed < 2**32:
+            raise UserError(f"--seed {args.seed}: a whole number from 0 to {2**32 - 1}")
+        if plugin_fault:
+            raise UserError(plugin_fault)
+        if args.out.exists() and not (args.out / MARK).is_file():
+            raise UserError(f"{args.out} exists and was not written by this command: choose another --out")
         heads = [head for head in HEADS if head.name in args.heads]
         cells = [(m, h) for m in MODELS if m.name in args.models for h in heads if h.only in ("", m.name)]
         if not cells:
-            sys.exit(f"kerbs-demo: --heads {' '.join(args.heads)} goes with --models {heads[0].only}")
-        demo(args.out, cells, args.epochs, args.seed, args.jobs)
-    except (commands.CommandFailed, Unreadable) as error:
-        sys.exit(f"kerbs-demo: {error}")
-    except OSError as error:
-        sys.exit(f"kerbs-demo: cannot write {args.out}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        sys.exit(f"\nkerbs-demo: stopped; what is finished is in {args.out}")
+            raise UserError(f"--heads {' '.join(args.heads)} requires --models {heads[0].only}")
+        try:
+            demo(args.out, cells, args.epochs, args.seed, args.jobs)
+        except OSError as error:
+            files.cannot_write(args.out, error)
 
 
 if __name__ == "__main__":

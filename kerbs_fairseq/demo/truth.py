@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from kerbs_fairseq.inspection.findings import rank_correlation
-
-MAP = "decoder.head.senses.sense_to_word"
+from kerbs_fairseq.runs import checkpoint as schema
 
 
 def true_senses(path: Path) -> dict[str, int]:
@@ -40,7 +39,7 @@ def found_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
     from fairseq.data import Dictionary
 
     symbols = Dictionary.load(str(dictionary)).symbols
-    sense_to_word = torch.load(checkpoint, map_location="cpu", weights_only=False)["model"][MAP]
+    sense_to_word = schema.load(checkpoint).head[schema.MAP]
     return dict(zip(symbols, torch.bincount(sense_to_word, minlength=len(symbols)).tolist()))
 
 

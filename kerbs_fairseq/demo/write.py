@@ -9,17 +9,21 @@ import argparse
 import collections
 import csv
 import random
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 from kerbs_fairseq.demo.world import Sentence, World
+from kerbs_fairseq.runs.errors import UserError, console
+from kerbs_fairseq.runs.files import new_folder
+
+NAME = "kerbs-demo-corpus"
 
 SPLITS = ("train", "valid", "test")
 GIVE_UP_AFTER = 200  # draws in a row that brought nothing new
+SECONDS = 5  # between two lines of progress
 
 
 class Sizes(NamedTuple):
@@ -38,7 +42,11 @@ TRUTH_COLUMNS = (
 )  # fmt: skip
 
 
-class WorldExhausted(Exception):
+MOST = 1_000_000  # sentences in all: they are held in memory, some kilobytes each
+Progress = Callable[[Iterable[Sentence]], Iterable[Sentence]]
+
+
+class WorldExhausted(UserError):
     """More distinct sentences were asked for than the grammar can be expected to give."""
 
 
@@ -57,12 +65,19 @@ def distinct_sentences(world: World, seed: int) -> Iterator[Sentence]:
         seen_source.add(sentence.source)
         seen_target.add(sentence.words)
         yield sentence
-    raise WorldExhausted
+    raise WorldExhausted("the world has not that many distinct sentences: ask for fewer")
 
 
-def draw(seed: int, parallel: Sizes, mono: Sizes) -> dict[tuple[str, str], list[Sentence]]:
-    """Sentences for (corpus, split), no sentence in two of them."""
-    stream = distinct_sentences(World(seed), seed)
+def no_progress(sentences: Iterable[Sentence]) -> Iterable[Sentence]:
+    """Show nothing."""
+    return sentences
+
+
+def draw(
+    seed: int, parallel: Sizes, mono: Sizes, progress: Progress = no_progress
+) -> dict[tuple[str, str], list[Sentence]]:
+    """Sentences for (corpus, split), no sentence in two of them; ``progress`` watches them go by."""
+    stream = iter(progress(distinct_sentences(World(seed), seed)))
     return {
         (corpus, split): [next(stream) for _ in range(getattr(sizes, split))]
         for corpus, sizes in (("parallel", parallel), ("mono", mono))
@@ -70,21 +85,15 @@ def draw(seed: int, parallel: Sizes, mono: Sizes) -> dict[tuple[str, str], list[
     }
 
 
-def write_corpus(folder: Path, seed: int = 1, parallel: Sizes = PARALLEL, mono: Sizes = MONO) -> None:
+def write_corpus(
+    folder: Path, seed: int = 1, parallel: Sizes = PARALLEL, mono: Sizes = MONO, progress: Progress = no_progress
+) -> None:
     """Write the whole demo corpus into ``folder``; an interrupted call leaves no folder behind."""
-    drawn = draw(seed, parallel, mono)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with new_folder(folder, replace=True) as scratch:
+        drawn = draw(seed, parallel, mono, progress)
         for (corpus, split), sentences in drawn.items():
             write_split(scratch / corpus, split, sentences, with_source=corpus == "parallel")
         write_truth(scratch / "truth.tsv", World(seed), drawn)
-        scratch.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        scratch.replace(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def write_split(folder: Path, split: str, sentences: list[Sentence], with_source: bool) -> None:
@@ -138,8 +147,9 @@ def size(text: str) -> Sizes:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(
-        prog="kerbs-demo-corpus",
-        description="Write a made-up translation and language-model corpus in which all senses of all words are known.",
+        prog=NAME,
+        description="Write a synthetic corpus for translation and language models, in which the senses of all words "
+        "are known.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     result.add_argument("folder", type=Path, help="where to write; must not exist yet")
@@ -154,22 +164,33 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+def shown(total: int) -> Progress:
+    """A line on the standard error every few seconds."""
+
+    def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+        last = time.monotonic()
+        for number, sentence in enumerate(sentences):
+            if time.monotonic() - last > SECONDS:
+                last = time.monotonic()
+                print(f"{NAME}: {number:,} of {total:,} sentences", file=sys.stderr, flush=True)
+            yield sentence
+
+    return watch
+
+
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    args = parser().parse_args(argv)
-    if args.folder.exists() and not args.force:
-        sys.exit(f"kerbs-demo-corpus: {args.folder} is there already: name another folder, or replace it by --force")
-    if args.folder.exists() and not (args.folder / "truth.tsv").is_file():
-        sys.exit(f"kerbs-demo-corpus: {args.folder} is not a demo corpus (it has no truth.tsv): it is not replaced")
-    try:
-        write_corpus(args.folder, args.seed, args.parallel, args.mono)
-    except WorldExhausted:
-        sys.exit("kerbs-demo-corpus: the world has not that many distinct sentences: ask for fewer")
-    except OSError as error:
-        sys.exit(f"kerbs-demo-corpus: cannot write {args.folder}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        sys.exit("\nkerbs-demo-corpus: stopped; nothing was written")
-    print(f"{sum(args.parallel):,} sentence pairs and {sum(args.mono):,} sentences in {args.folder}")
+    with console(NAME):
+        args = parser().parse_args(argv)
+        total = sum(args.parallel) + sum(args.mono)
+        if total > MOST:
+            raise UserError(f"{total:,} sentences are asked for in all, {MOST:,} are the most: ask for fewer")
+        if args.folder.exists() and not args.force:
+            raise UserError(f"{args.folder} exists: name another folder, or replace it by --force")
+        if args.folder.exists() and not (args.folder / "truth.tsv").is_file():
+            raise UserError(f"{args.folder} is not a demo corpus (it has no truth.tsv): it is not replaced")
+        write_corpus(args.folder, args.seed, args.parallel, args.mono, shown(total))
+        print(f"{sum(args.parallel):,} sentence pairs and {sum(args.mono):,} sentences in {args.folder}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``kerbs-evaluate``: scores of a trained model, comparisons of several, and the paper's table.
+"""``kerbs-evaluate``: scores of a trained model, comparisons of several, tables, and the tables of the documentation.
 
 The recipes call it after fairseq-generate or fairseq-eval-lm; OUT is the folder that a recipe works in.
 """
@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus
-from kerbs_fairseq.evaluation.outputs import BadOutput, read_text
-from kerbs_fairseq.evaluation.paper import TASKS, Task
-from kerbs_fairseq.evaluation.runs import Run, evaluate_bleu, evaluate_ppl, references
+from kerbs_fairseq.evaluation.pages import fill
+from kerbs_fairseq.evaluation.paper import TASKS, VARIANT, Task
+from kerbs_fairseq.evaluation.results import compare, gather, measure_of, read_results, write_results
+from kerbs_fairseq.evaluation.runs import SUBSETS, Run, evaluate_bleu, evaluate_ppl, references, statistics
 from kerbs_fairseq.evaluation.scores import Bleu
-from kerbs_fairseq.evaluation.table import compare, markdown
+from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
 
 NAME = "kerbs-evaluate"
 
@@ -25,9 +27,12 @@ def score(args: argparse.Namespace) -> None:
     """Score the outputs of one model."""
     run = Run(args.run)
     if not run.folder.is_dir():
-        raise BadOutput(f"{run.folder} is no folder: train the model first")
+        raise UserError(f"{run.folder} is no folder: train the model first")
     scorer = TASKS[args.task].scorer
-    found = evaluate_bleu(run, args.out, scorer.order) if isinstance(scorer, Bleu) else evaluate_ppl(run, args.out)
+    if isinstance(scorer, Bleu):
+        found = evaluate_bleu(run, args.out, scorer.order, args.subset)
+    else:
+        found = evaluate_ppl(run, args.out)
     print(f"{run.folder}: {json.dumps(found)}")
 
 
@@ -37,16 +42,16 @@ def compare_runs(args: argparse.Namespace) -> None:
     runs = [Run(path) for path in args.runs]
     for run in runs:
         if run.scores is None:
-            raise BadOutput(f"{run.folder} has not been evaluated: run evaluate.sh {run.cell} first")
+            raise UserError(f"{run.folder} has not been evaluated: run evaluate.sh {run.cell} first")
     baseline = runs[0]
-    name = "ppl" if task.measure == "PPL" else "bleu"
     for run in runs:
-        print(f"{run.cell} (seed {run.seed}): {task.measure} {(run.scores or {})[name]:.2f}")
+        print(f"{run.cell} (seed {run.seed}): {task.measure} {(run.scores or {})[measure_of(task)]:.2f}")
+    of_baseline = statistics(baseline, task.scorer, wanted)
     for run in runs[1:]:
-        found = compare(task, [run], [Run(baseline.folder)], wanted) if run.seed == baseline.seed else None
-        if found is None:
+        if run.seed != baseline.seed:
             print(f"{run.cell} has another seed than {baseline.cell}: not compared")
             continue
+        found = compare(task, [statistics(run, task.scorer, wanted)], [of_baseline])
         print(
             f"{run.cell} against {baseline.cell}: {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}], "
             f"one-sided p {found.p:.3f} (paired bootstrap)"
@@ -73,7 +78,29 @@ def samples(args: argparse.Namespace, task: Task, runs: Sequence[Run], wanted: S
 
 def table(args: argparse.Namespace) -> None:
     """What has been evaluated so far."""
-    print(markdown(TASKS[args.task], args.out), end="")
+    print(markdown(args.task, args.out), end="")
+
+
+def collect(args: argparse.Namespace) -> None:
+    """The results of a recipe as a small JSON file."""
+    name = args.name or args.out.name
+    if not VARIANT.fullmatch(name):
+        raise UserError(f"--name {name}: letters, digits, '.', '_' and '-' are possible")
+    results = gather(name, args.task, args.out, args.corpus or "")
+    if not results["cells"]:
+        raise UserError(f"{args.out} has no evaluated models")
+    path = write_results(results, args.to)
+    print(f"{path}: {sum(len(cell['seeds']) for cell in results['cells'].values())} models")
+
+
+def pages(args: argparse.Namespace) -> None:
+    """Tables of the documentation from the JSON files."""
+    results = read_results(args.results)
+    old = [path for path in args.pages if fill(path, results, write=not args.check)]
+    for path in old:
+        print(f"{path}: {'differs from' if args.check else 'now has'} the tables of {args.results}")
+    if args.check and old:
+        raise UserError("run make results-table")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -83,18 +110,30 @@ def parser() -> argparse.ArgumentParser:
     for name, run, text in (
         ("score", score, "score the outputs of one model; writes scores.json beside it"),
         ("compare", compare_runs, "compare models with the first one: paired bootstrap, outputs side by side"),
-        ("table", table, "the paper's table with our figures, as Markdown"),
+        ("table", table, "the table of all evaluated models, as Markdown"),
+        ("collect", collect, "write the results of all evaluated models into one small JSON file"),
     ):
         made = commands.add_parser(name, help=text, description=text)
         made.add_argument("task", choices=sorted(TASKS), help="recipe")
         made.add_argument("out", type=Path, help="folder that the recipe works in")
         made.set_defaults(run_command=run)
         if name == "score":
-            made.add_argument("run", type=Path, help="folder of the model, OUT/runs/CELL/seed_N")
+            made.add_argument("run", type=Path, help="folder with the outputs, OUT/runs/CELL/seed_N")
+            made.add_argument("--subset", choices=SUBSETS, default="test", help="what was translated (test)")
         if name == "compare":
             made.add_argument("runs", type=Path, nargs="+", help="folders of models, the baseline first")
             made.add_argument("--samples", type=int, default=5, help="sentences to show side by side (5)")
             made.add_argument("--seed", type=int, default=1, help="of the choice of sentences (1)")
+        if name == "collect":
+            made.add_argument("--to", type=Path, default=Path("docs/results"), help="folder of the file (docs/results)")
+            made.add_argument("--name", help="name of the file, without .json (that of OUT)")
+            made.add_argument("--corpus", help="how tables call the corpus (as the paper's)")
+    text = "bring the tables of pages up to date, between <!-- results: NAME --> and <!-- end of results -->"
+    made = commands.add_parser("pages", help=text, description=text)
+    made.add_argument("pages", type=Path, nargs="+", help="files in Markdown")
+    made.add_argument("--results", type=Path, default=Path("docs/results"), help="folder of JSON files (docs/results)")
+    made.add_argument("--check", action="store_true", help="change nothing; fail if a table is not up to date")
+    made.set_defaults(run_command=pages)
     return result
 
 
@@ -103,7 +142,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = parser().parse_args(argv)
     try:
         args.run_command(args)
-    except (BadOutput, BadCorpus) as problem:
+    except UserError as problem:
         sys.exit(f"{NAME}: {problem}")
 
 

@@ -1,18 +1,38 @@
-"""The cells of the paper's tables, how we call them, and the figures printed there.
+"""The cells of our tables and of the paper's, how they are called, and the figures printed in the paper.
 
-A cell is called MODEL-HEAD or MODEL-HEAD-ABLATION; CELL+NAME is a variant of it, trained with options of its own.
+A cell is called MODEL-ARM; CELL+NAME is a variant of it, trained with options of its own. The arms are in arms.txt.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Union
 
 from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
 
-HEADS = {"softmax": "softmax", "mos": "MoS", "kerbs": "KerBS"}
 VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # NAME, which is a part of a folder's name
-ABLATIONS = {"nokernel": "w/o kernel", "onesense": "one sense", "static": "w/o dynamic allocation"}
+BASELINE = "softmax"  # the arm that others are compared with
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A line of arms.txt."""
+
+    name: str
+    head: str  # softmax, mos or kerbs: what stands before the name of the architecture, but for softmax
+    title: str
+    options: str  # for fairseq-train
+
+
+def read_arms() -> dict[str, Arm]:
+    """The arms by name, in the order of the tables; the recipes read the same file."""
+    lines = Path(__file__).with_name("arms.txt").read_text(encoding="utf-8").splitlines()
+    arms = [Arm(*line.split("|")) for line in lines if line and not line.startswith("#")]
+    return {arm.name: arm for arm in arms}
+
+
+ARMS = read_arms()
 
 
 @dataclass(frozen=True)
@@ -24,13 +44,17 @@ class Task:
     measure: str
     scorer: Union[Bleu, Perplexity]
     figures: dict[str, float]
+    dialog: bool = False  # lengths and variety of the answers are shown too
 
     @property
     def cells(self) -> list[str]:
-        """All that can be trained, by model: those of the paper, and every ablation with every model."""
-        models = dict.fromkeys(cell.split("-")[0] for cell in self.figures)
-        heads = [*HEADS, *(f"kerbs-{ablation}" for ablation in ABLATIONS)]
-        return [f"{model}-{head}" for model in models for head in heads]
+        """All that can be trained: every model with every arm."""
+        return [f"{model}-{arm}" for model in self.models for arm in ARMS]
+
+    @property
+    def models(self) -> list[str]:
+        """Such as seq2seq."""
+        return list(dict.fromkeys(cell.split("-")[0] for cell in self.figures))
 
     def has(self, cell: str) -> bool:
         """Whether ``cell`` can be trained: one of the cells, or a variant of one."""
@@ -81,13 +105,18 @@ TASKS = {
             "transformer-mos": 9.81,
             "transformer-kerbs": 10.90,
         },
+        dialog=True,
     ),
 }
 
 
 def name_of(cell: str) -> tuple[str, str]:
-    """(model, output layer) as the table shows them: seq2seq-kerbs-static+x → ("seq2seq", "KerBS w/o … (x)")."""
+    """(model, output layer) as the tables show them: seq2seq-kerbs-static+x → ("seq2seq", "KerBS w/o … (x)")."""
     base, _, variant = cell.partition("+")
-    model, head, *ablation = base.split("-")
-    words = [HEADS[head], *(ABLATIONS[a] for a in ablation), *([f"({variant})"] if variant else [])]
-    return model, " ".join(words)
+    model, _, arm = base.partition("-")
+    return model, ARMS[arm].title + (f" ({variant})" if variant else "")
+
+
+def baseline_of(cell: str) -> str:
+    """The cell that a cell is compared with: its model with the softmax."""
+    return f"{cell.split('-', maxsplit=1)[0]}-{BASELINE}"

@@ -1,28 +1,26 @@
 """The folders of trained models: what evaluation writes there, and reads again for comparisons."""
 
+import contextlib
 import json
-import math
 import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Optional
-
-import numpy as np
+from typing import Any, Optional, Union
 
 from kerbs_fairseq.corpora.lines import write_lines
 from kerbs_fairseq.corpora.pieces import language_of, settings_of, to_text, tokenise
-from kerbs_fairseq.evaluation.outputs import (
-    BadOutput,
-    best_valid_ppl,
-    hypotheses,
-    parameters_of,
-    read_text,
-    sentence_nll,
-)
+from kerbs_fairseq.evaluation.diversity import diversity
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
+from kerbs_fairseq.runs import checkpoint, logs
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
+SUBSETS = ("test", "valid")
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Run:
         try:
             return dict(json.loads(read_text(path)))
         except ValueError:
-            raise BadOutput(f"{path} is broken: remove it, and evaluate again") from None
+            raise UserError(f"{path} is broken: remove it, and evaluate again") from None
 
     def output(self) -> list[str]:
         """Its translations of the test set, as text."""
@@ -64,7 +62,7 @@ class Run:
                 write_lines(beside, content)
                 os.replace(beside, path)
         except OSError as error:
-            raise BadOutput(f"{self.folder} cannot be written: {error.strerror or error}") from None
+            raise UserError(f"{self.folder} cannot be written: {error.strerror or error}") from None
 
 
 def is_run(folder: Path) -> bool:
@@ -83,24 +81,37 @@ def target_side(out: Path) -> str:
     return json.loads(read_text(out / "text" / "corpus.json"))["sides"][-1]
 
 
-def references(out: Path) -> list[str]:
-    """The target side of the test set, as text."""
-    return read_text(out / "text" / f"test.{target_side(out)}").splitlines()
+def references(out: Path, subset: str = "test") -> list[str]:
+    """The target side of the test set, or of another one, as text."""
+    return read_text(out / "text" / f"{subset}.{target_side(out)}").splitlines()
 
 
 def of_training(run: Run) -> dict[str, Any]:
-    """What the log of its training says of a model, to stand beside its scores."""
-    log = run.folder / "train.log"
-    ppl = best_valid_ppl(log)
-    return {"valid_ppl": ppl if math.isfinite(ppl) else None, "parameters": parameters_of(log)}
+    """What its training says of a model, to stand beside its scores: parameters are those that are learned."""
+    log, model = run.folder / "train.log", run.folder / "checkpoint_best.pt"
+    return {
+        "valid_ppl": logs.best(log),
+        "parameters": checkpoint.parameters(checkpoint.load(model).model) if model.is_file() else None,
+        "seconds_per_update": logs.seconds_per_update(log),
+    }
 
 
-def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:
+def versions() -> dict[str, str]:
+    """Of what computes: Python and packages."""
+    names = ("kerbs-fairseq", "fairseq", "torch", "numpy", "scipy", "sacrebleu", "sentencepiece")
+    found = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def evaluate_bleu(run: Run, out: Path, order: int, subset: str = "test") -> dict[str, Any]:
     """BLEU of what fairseq-generate wrote into the run's folder, against text and against Moses tokens."""
-    settings, wanted, target = settings_of(out / "pieces"), references(out), target_side(out)
-    found = to_text(hypotheses(run.folder / "generate-test.txt"), settings, target)
+    settings, wanted, target = settings_of(out / "pieces"), references(out, subset), target_side(out)
+    found = to_text(hypotheses(run.folder / f"generate-{subset}.txt"), settings, target)
     if len(found) != len(wanted):
-        raise BadOutput(f"{run.folder} has {len(found)} translations, and the test set {len(wanted)} sentences")
+        raise UserError(f"{run.folder} has {len(found)} outputs, and the {subset} set {len(wanted)} sentences")
     language = language_of(target, settings["languages"])
     moses = [tokenise(lines, "moses", language) for lines in (found, wanted)]
     plain, tokens = Bleu(order), Bleu(order, "none")
@@ -110,9 +121,12 @@ def evaluate_bleu(run: Run, out: Path, order: int) -> dict[str, Any]:
         "bleu_of_moses_tokens": tokens.score(tokens.statistics(*moses).sum(0)),
         "signature_of_moses_tokens": tokens.signature(*moses),
         "order": order,
+        **diversity(found, wanted),
+        "tokens_per_second": logs.tokens_per_second(run.folder / "generate.log", run.folder / f"generate-{subset}.txt"),
         **of_training(run),
+        "versions": versions(),
     }
-    run.write(scores, TEXT, found)
+    run.write(scores, f"{subset}.hyp", found)
     return scores
 
 
@@ -129,7 +143,7 @@ def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
     """Perplexity per word of what fairseq-eval-lm --output-word-probs wrote into the run's folder."""
     nll, wanted = sentence_nll(run.folder / "eval-lm.log"), references(out)
     if len(nll) != len(wanted):
-        raise BadOutput(
+        raise UserError(
             f"{run.folder} has {len(nll)} sentences scored, and the test set has {len(wanted)}: a longer "
             "--tokens-per-sample may be needed"
         )
@@ -138,20 +152,19 @@ def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
         "ppl": scorer.score(scorer.statistics(nll, wanted).sum(0)),
         "words": int(scorer.statistics(nll, wanted)[:, 1].sum()),
         "unknown_pieces": unknown(out),
+        "tokens_per_second": logs.tokens_per_second(run.folder / "eval-lm.log"),
         **of_training(run),
+        "versions": versions(),
     }
     run.write(scores, NLL, [repr(loss) for loss in nll])
     return scores
 
 
-def statistics(runs: Sequence[Run], scorer: Any, wanted: Sequence[str]) -> Array:
-    """(seeds, sentences, k) of runs of one cell."""
-    found = []
-    for run in runs:
+def statistics(run: Run, scorer: Union[Bleu, Perplexity], wanted: Sequence[str]) -> Array:
+    """(sentences, k) of a run that was evaluated on the test set."""
+    try:
         if isinstance(scorer, Perplexity):
-            found.append(scorer.statistics([float(x) for x in read_text(run.folder / NLL).split()], wanted))
-        else:
-            found.append(scorer.statistics(run.output(), wanted))
-    if len({len(one) for one in found}) != 1:
-        raise BadOutput(f"{runs[0].folder.parent}: its runs were evaluated on different test sets")
-    return np.stack(found)
+            return scorer.statistics([float(x) for x in read_text(run.folder / NLL).split()], wanted)
+        return scorer.statistics(run.output(), wanted)
+    except UserError as problem:
+        raise UserError(f"{run.folder}: {problem}") from None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kerbs_fairseq.evaluation.outputs import BadOutput
+from kerbs_fairseq.runs.errors import UserError
 
 Array = NDArray[np.float64]
 
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 def same_length(found: Sequence[object], wanted: Sequence[object]) -> None:
     """Refuse outputs of another test set."""
     if len(found) != len(wanted):
-        raise BadOutput(f"{len(found)} outputs for {len(wanted)} sentences, of another test set: evaluate again")
+        raise UserError(f"{len(found)} outputs for {len(wanted)} sentences, of another test set: evaluate again")
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,17 @@
-"""Paired bootstrap: how often one system would be no better than another on test sets drawn from this one."""
+"""Is a difference one? A paired bootstrap over the test sentences, and a paired t-test over seeds.
 
+The bootstrap says how often one system would be no better than another on test sets drawn from this one; the t-test,
+how likely such differences between seeds are if the systems are equally good.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Optional, Union
 
 import numpy as np
 
-from kerbs_fairseq.evaluation.outputs import BadOutput
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
+from kerbs_fairseq.runs.errors import UserError
 
 SAMPLES = 1000
 
@@ -37,7 +42,7 @@ def paired_bootstrap(
     """
     n = system.shape[1]
     if baseline.shape[1] != n:
-        raise BadOutput(f"{n} sentences against {baseline.shape[1]}: these are different test sets")
+        raise UserError(f"{n} sentences against {baseline.shape[1]}: these are different test sets")
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=samples).astype(np.float64)
     everything = np.ones((1, n))
     difference = float((means(scorer, system, everything) - means(scorer, baseline, everything))[0])
@@ -45,3 +50,24 @@ def paired_bootstrap(
     better = drawn > 0 if scorer.larger_is_better else drawn < 0
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Comparison(difference, float(low), float(high), (int((~better).sum()) + 1) / (samples + 1))
+
+
+@dataclass(frozen=True)
+class TTest:
+    """Of the differences between a system and a baseline, seed by seed."""
+
+    t: float
+    p: float  # one-sided: how likely a t at least as good is
+
+
+def paired_t_test(system: Sequence[float], baseline: Sequence[float], larger_is_better: bool) -> Optional[TTest]:
+    """Compare scores of the same seeds in the same order; None if there are fewer than two, or all differ alike."""
+    if len(system) != len(baseline):
+        raise UserError(f"{len(system)} seeds against {len(baseline)}: the test needs pairs")
+    differences = {round(a - b, 12) for a, b in zip(system, baseline)}
+    if len(differences) < 2:  # no spread to compare with
+        return None
+    from scipy import stats
+
+    found = stats.ttest_rel(system, baseline, alternative="greater" if larger_is_better else "less")
+    return TTest(float(found.statistic), float(found.pvalue))

@@ -1,5 +1,8 @@
 """``kerbs-table``: train and evaluate all cells of a recipe, or go on where it stopped, and keep the table up to date.
 
+With --lr-grid every cell is trained with each rate and the first seed, for --grid-updates updates or to the end, and
+the rate with the lowest validation loss is taken for all seeds; with --lenpen-grid the length penalty is chosen by BLEU
+of the first seed on the validation set.
 A cell that fails is reported, and the others go on. Progress and the time left are shown after every model.
 """
 
@@ -14,14 +17,16 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Optional
+from typing import Callable, Optional
 
-from kerbs_fairseq.corpora.lines import BadCorpus
-from kerbs_fairseq.evaluation.outputs import BadOutput
+from kerbs_fairseq.evaluation import grids
 from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import SCORES, Run
+from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.runs.errors import UserError
 
 NAME = "kerbs-table"
 LAST_LINES = 5
@@ -43,7 +48,13 @@ class Sweep:
     cells: Sequence[str]
     seeds: Sequence[int]
     jobs: int
-    options: Sequence[str]  # of train.sh
+    scale: Sequence[str]  # --scale and --updates, for train.sh
+    more: Sequence[str]  # for fairseq-train
+    rates: Sequence[str] = ()
+    trial: Sequence[str] = ()  # --updates for train.sh when a rate is tried; none: as in a run
+    lenpens: Sequence[str] = ()
+    rate: dict[str, str] = field(default_factory=dict)  # of each cell, once it is chosen
+    lenpen: dict[str, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     left: int = 0
@@ -52,12 +63,30 @@ class Sweep:
 
     def run(self) -> bool:
         """All that is missing; whether all went well."""
+        tried = [(cell, rate) for rate in self.rates for cell in self.cells]
         wanted = [(cell, seed) for seed in self.seeds for cell in self.cells]
-        self.left = sum(not (self.folder(cell, seed) / SCORES).is_file() for cell, seed in wanted)
-        say(f"{len(wanted)} models, {len(wanted) - self.left} done before, {self.jobs} at a time: {self.out}/runs")
+        done = sum((self.folder(cell, seed) / SCORES).is_file() for cell, seed in wanted)
+        trained = sum(grids.has_ended(self.tried(cell, rate)) for cell, rate in tried)
+        self.left = len(wanted) + len(tried) - done - trained
+        say(
+            f"{len(wanted)} models{f' and {len(tried)} to choose rates' if tried else ''}, {done + trained} done "
+            f"before, {self.jobs} at a time: {self.out}/runs"
+        )
+        self.side_by_side([partial(self.try_rate, *one) for one in tried])
+        if self.rates:
+            self.choose_rates()
+            wanted = [(cell, seed) for cell, seed in wanted if cell in self.rate]
+        first = len(self.cells) if self.lenpens else 0  # their length penalties are those of the other seeds too
+        for part in (wanted[:first], wanted[first:]):
+            self.side_by_side([partial(self.one, *one) for one in part])
+        self.write()
+        return not self.failed
+
+    def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """All of them, as many at a time as there are jobs."""
         pool = ThreadPoolExecutor(self.jobs)
         try:
-            for future in [pool.submit(self.one, cell, seed) for cell, seed in wanted]:
+            for future in [pool.submit(task) for task in tasks]:
                 future.result()
         except BaseException:  # above all Ctrl-C: a training must not go on unseen
             pool.shutdown(wait=False, cancel_futures=True)
@@ -65,49 +94,123 @@ class Sweep:
                 for process in self.running:
                     os.killpg(process.pid, signal.SIGTERM)
             raise
-        self.write()
-        return not self.failed
 
     def folder(self, cell: str, seed: int) -> Path:
         """Where a run lives."""
         return self.out / "runs" / cell / f"seed_{seed}"
 
+    def tried(self, cell: str, rate: str) -> Path:
+        """Where the training lives with which a rate is tried."""
+        return self.folder(grids.variant(cell, rate), self.seeds[0])
+
+    def try_rate(self, cell: str, rate: str) -> None:
+        """Train a cell with one of the rates; one that diverges has been tried too."""
+        folder, began, name = self.tried(cell, rate), time.monotonic(), f"{cell}, rate {rate}"
+        done_before = grids.has_ended(folder)
+        if (folder / grids.DIVERGED).is_file():
+            return
+        more = ["--lr", rate]
+        problem = self.train(grids.variant(cell, rate), self.seeds[0], name, done_before, more, self.trial)
+        if problem and grids.mark_if_diverged(folder):
+            problem = ""
+        self.report(name, problem, done_before, began, lambda: f"validation loss {grids.loss_of(folder):g}")
+
+    def choose_rates(self) -> None:
+        """For each cell the best of the rates, once all have been tried; a whole training is that of the first seed."""
+        for cell in self.cells:
+            folders = {rate: self.tried(cell, rate) for rate in self.rates}
+            try:
+                rate, loss = grids.best_rate(folders)
+                if not self.trial:
+                    grids.adopt(folders[rate], self.folder(cell, self.seeds[0]))
+            except UserError as problem:
+                self.left -= len(self.seeds)
+                if not any(name.startswith(f"{cell}, ") for name in self.failed):
+                    self.failed.append(f"{cell}, rate")
+                say(f"{cell}: no rate chosen: {problem}")
+                continue
+            self.rate[cell] = rate
+            say(f"{cell}: rate {rate} (validation loss {loss}){grids.at_the_edge(rate, self.rates)}")
+
     def one(self, cell: str, seed: int) -> None:
         """Train and evaluate one model; of one that is done, the scripts check that it was done with these options."""
         began, name = time.monotonic(), f"{cell}, seed {seed}"
         done_before = (self.folder(cell, seed) / SCORES).is_file()
+        rate = ["--lr", self.rate[cell]] if cell in self.rate else []
+        problem = self.train(cell, seed, name, done_before, rate)
+        problem = problem or self.evaluate(cell, seed, name)
+        self.report(name, problem, done_before, began, lambda: self.scores(cell, seed))
+        if not problem and not done_before:
+            with self.lock:
+                self.write()
+
+    def train(
+        self, cell: str, seed: int, name: str, done_before: bool, more: Sequence[str], trial: Sequence[str] = ()
+    ) -> str:
+        """Call train.sh; the problem, or nothing."""
         if not done_before:
             say(f"{name}: training")
-        common = ["--out", str(self.out), "--seed", str(seed)]
-        log = self.folder(cell, seed) / "recipe.log"
-        train, evaluate = str(self.recipe / "train.sh"), str(self.recipe / "evaluate.sh")
-        try:
-            problem = self.call(["bash", train, cell, *common, *self.options], log, name)
-            problem = problem or self.call(["bash", evaluate, cell, *common], log, name)
-            scores = "" if problem else self.scores(cell, seed)
-        except (BadOutput, OSError) as error:
-            problem = f"    {error}"
+        options = [*self.more, *more]
+        options = [*self.scale, *trial, *(["--", *options] if options else [])]
+        return self.call("train.sh", cell, seed, name, options)
+
+    def evaluate(self, cell: str, seed: int, name: str) -> str:
+        """Call evaluate.sh, for the first seed also to choose the length penalty; the problem, or nothing."""
+        if self.lenpens and seed == self.seeds[0]:
+            for lenpen in self.lenpens:
+                options = ["--subset", "valid", "--lenpen", lenpen]
+                problem = self.call("evaluate.sh", cell, seed, name, options)
+                if problem:
+                    return problem
+            try:
+                best, bleu = grids.best_lenpen(self.folder(cell, seed), self.lenpens)
+            except UserError as broken:
+                return f"    {broken}"
+            self.lenpen[cell] = best
+            say(f"{cell}: --lenpen {best} (BLEU {bleu:.2f} on validation){grids.at_the_edge(best, self.lenpens)}")
+        if self.lenpens and cell not in self.lenpen:
+            return f"    no length penalty has been chosen: seed {self.seeds[0]} failed"
+        options = ["--lenpen", self.lenpen[cell]] if self.lenpens else []
+        return self.call("evaluate.sh", cell, seed, name, options)
+
+    def report(self, name: str, problem: str, done_before: bool, began: float, result: Callable[[], str]) -> None:
+        """Say how a task ended, and how long the others may take."""
         with self.lock:
             self.left -= not done_before
+            try:
+                found = "" if problem else result()
+            except UserError as broken:
+                problem = f"    {broken}"
             if problem:
                 self.failed.append(name)
-                say(f"{name}: FAILED, all it said is in {log}:\n{problem}")
+                say(f"{name}: FAILED:\n{problem}")
             elif not done_before:
                 self.seconds.append(time.monotonic() - began)
                 mean = sum(self.seconds) / len(self.seconds)
                 say(
-                    f"{name}: {scores}, {self.seconds[-1] / 60:.1f} min; {self.left} to go, about "
+                    f"{name}: {found}, {self.seconds[-1] / 60:.1f} min; {self.left} to go, about "
                     f"{mean * self.left / self.jobs / 60:.0f} min"
                 )
-                self.write()
 
     def scores(self, cell: str, seed: int) -> str:
         """Of a run, in short."""
         found = Run(self.folder(cell, seed)).scores or {}
         return ", ".join(f"{name} {found[name]:.2f}" for name in ("bleu", "ppl") if name in found)
 
-    def call(self, command: list[str], log: Path, name: str) -> str:
+    def call(self, script: str, cell: str, seed: int, name: str, options: Sequence[str]) -> str:
         """Run a script and show each validation; the end of what it printed if it fails, or nothing."""
+        command = ["bash", str(self.recipe / script), cell, "--out", str(self.out), "--seed", str(seed), *options]
+        log = self.folder(cell, seed) / "recipe.log"
+        try:
+            last, code = self.watch(command, log, name)
+        except OSError as error:
+            return f"    {error}"
+        if code == 0:
+            return ""
+        return "\n".join([*(f"    {line.rstrip()[:400]}" for line in last), f"    exit code {code}; see {log}"])
+
+    def watch(self, command: Sequence[str], log: Path, name: str) -> tuple[list[str], int]:
+        """Run a command with its output in ``log``: the last lines, and its exit code."""
         environment = dict(os.environ)
         if self.jobs > 1:  # models side by side, each on its share of the cores
             environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
@@ -130,29 +233,30 @@ class Sweep:
         code = process.wait()
         with self.lock:
             self.running.remove(process)
-        if code == 0:
-            return ""
-        return "\n".join(f"    {line.rstrip()[:400]}" for line in last) or f"    exit code {code}"
+        return last, code
 
     def write(self) -> None:
         """The table as it is now, whole or not at all."""
         path = self.out / "table.md"
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            beside.write_text(markdown(TASKS[self.recipe.name], self.out, self.failed), encoding="utf-8")
+            beside.write_text(markdown(self.recipe.name, self.out, self.failed), encoding="utf-8")
             os.replace(beside, path)
-        except BadOutput as problem:  # a broken folder of another run must not stop this one
+        except UserError as problem:  # a broken folder of another run must not stop this one
             say(f"no table: {problem}")
 
 
 def cells_of(text: Optional[str], task: Task) -> list[str]:
-    """The cells asked for, or those of the paper; BadOutput if there is none of that name."""
+    """The cells asked for, or those of the paper; a model is all its cells; UserError if there is none of that name."""
     if text is None:
         return list(task.figures)
-    asked = [name for name in text.split(",") if name]
+    asked = []
+    for name in text.split(","):
+        asked += [cell for cell in task.cells if cell.startswith(f"{name}-")] if name in task.models else [name]
+    asked = [name for name in asked if name]
     for name in asked:
         if not task.has(name):
-            raise BadOutput(
+            raise UserError(
                 f"--cells: there is no cell {name!r}; there are {', '.join(task.cells)}, and variants of them, "
                 f"{task.cells[0]}+NAME, with letters, digits, '.', '_' and '-' in the name"
             )
@@ -162,7 +266,7 @@ def cells_of(text: Optional[str], task: Task) -> list[str]:
 def seeds_of(text: str) -> list[int]:
     """1,2,3, each once."""
     if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", text):
-        raise BadOutput(f"--seeds {text}: whole numbers from 1 on with commas between them")
+        raise UserError(f"--seeds {text}: whole numbers from 1 on with commas between them")
     return list(dict.fromkeys(int(seed) for seed in text.split(",")))
 
 
@@ -183,15 +287,19 @@ def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder that prepare.sh was given")
     parser.add_argument("--seeds", default="1,2,3", help="seeds of the training (1,2,3)")
     parser.add_argument(
-        "--cells", help="only these, with commas between them (those of the paper); CELL+NAME: a variant of a cell"
+        "--cells",
+        help="only these, with commas between them (those of the paper); MODEL: all its cells; CELL+NAME: a variant",
     )
+    parser.add_argument("--lr-grid", help="rates to try with the first seed, such as 0.001,0.002,0.004")
+    parser.add_argument("--grid-updates", help="length of the trainings with which rates are tried (that of a run)")
+    parser.add_argument("--lenpen-grid", help="length penalties to try on the validation set, such as 0.6,1,1.4")
     parser.add_argument("--jobs", type=int, default=1, help="models trained side by side (1)")
     parser.add_argument("--scale", help="paper or small, for train.sh")
     parser.add_argument("--updates", help="length of the training, for train.sh")
     given = list(sys.argv[1:] if argv is None else argv)
     end = given.index("--") if "--" in given else len(given)
     args = parser.parse_args(given[:end])
-    args.more = given[end:]
+    args.more = given[end + 1 :]
     return args
 
 
@@ -205,15 +313,23 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         sys.exit(f"{NAME}: {args.out} has no data: run {args.recipe.name}/prepare.sh --out {args.out} first")
     if args.jobs < 1:
         sys.exit(f"{NAME}: --jobs {args.jobs}: at least 1")
-    options = [
+    scale = [
         part for name in ("scale", "updates") if getattr(args, name) for part in (f"--{name}", getattr(args, name))
     ]
     signal.signal(signal.SIGTERM, stop)
     try:
-        seeds = seeds_of(args.seeds)
-        cells = cells_of(args.cells, TASKS[args.recipe.name])
-        fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, [*options, *args.more]).run()
-    except (BadOutput, BadCorpus) as problem:
+        task = TASKS[args.recipe.name]
+        rates, lenpens = grids.values_of(args.lr_grid, "--lr-grid"), grids.values_of(args.lenpen_grid, "--lenpen-grid")
+        if lenpens and isinstance(task.scorer, Perplexity):
+            raise UserError("--lenpen-grid: a language model is not searched with beams")
+        if rates and "--lr" in args.more:
+            raise UserError("--lr-grid and -- --lr: one of them")
+        if args.grid_updates and not rates:
+            raise UserError("--grid-updates goes with --lr-grid")
+        trial = ["--updates", args.grid_updates] if args.grid_updates else []
+        seeds, cells = seeds_of(args.seeds), cells_of(args.cells, task)
+        fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, scale, args.more, rates, trial, lenpens).run()
+    except UserError as problem:
         sys.exit(f"{NAME}: {problem}")
     except OSError as error:
         sys.exit(f"{NAME}: {args.out} cannot be written: {error.strerror or error}")

@@ -1,16 +1,22 @@
-"""The paper's table as Markdown: its figures, ours as mean and spread over seeds, and whether a difference is one."""
+"""Results as tables in Markdown: mean and spread over seeds, and whether a difference from the softmax is one."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
-from kerbs_fairseq.evaluation.outputs import read_text
-from kerbs_fairseq.evaluation.paper import Task, name_of
-from kerbs_fairseq.evaluation.runs import Run, all_runs, references, statistics
+from kerbs_fairseq.evaluation.paper import TASKS, Task, baseline_of, name_of
+from kerbs_fairseq.evaluation.results import gather, measure_of
 from kerbs_fairseq.evaluation.scores import Perplexity
-from kerbs_fairseq.evaluation.significance import Comparison, paired_bootstrap
+
+Cell = dict[str, Any]
+DIVERSITY = {
+    "length_ratio": "length / reference",
+    "distinct_1": "distinct-1",
+    "distinct_2": "distinct-2",
+    "most_frequent": "most frequent answer",
+}
 
 
 def spread(values: Sequence[float]) -> float:
@@ -19,63 +25,31 @@ def spread(values: Sequence[float]) -> float:
     return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else 0.0
 
 
-def by_cell(out: Path, task: Task) -> dict[str, list[Run]]:
-    """The evaluated runs of each cell and variant that has any, in the order of the table."""
-    runs = all_runs(out)
-    return {cell: [run for run in runs if run.cell == cell] for cell in task.in_order(run.cell for run in runs)}
+def values_of(cell: Optional[Cell], name: str) -> list[float]:
+    """One of the scores, of all seeds that have it."""
+    return [scores[name] for scores in cell["seeds"].values() if name in scores] if cell else []
 
 
-def in_common(system: Sequence[Run], baseline: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-    """The runs of the seeds that both have."""
-    seeds = {run.seed for run in system} & {run.seed for run in baseline}
-    return [run for run in system if run.seed in seeds], [run for run in baseline if run.seed in seeds]
+def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
+    """27.10 ± 0.20 (3)."""
+    if not values:
+        return ""
+    mean = f"{sum(values) / len(values):.{digits}f}"
+    return f"{mean} ± {spread(values):.{digits}f} ({len(values)})" if len(values) > 1 else f"{mean} (1)"
 
 
-def compare(task: Task, system: Sequence[Run], baseline: Sequence[Run], wanted: Sequence[str]) -> Optional[Comparison]:
-    """Over the seeds that both have; None if there are none."""
-    ours, theirs = in_common(system, baseline)
-    if not ours:
-        return None
-    system_statistics, baseline_statistics = (statistics(runs, task.scorer, wanted) for runs in (ours, theirs))
-    return paired_bootstrap(task.scorer, system_statistics, baseline_statistics)
-
-
-def markdown(task: Task, out: Path, failed: Sequence[str] = ()) -> str:
-    """The table of everything that has been evaluated below ``out``; ``failed`` are runs, "CELL, seed N"."""
-    wanted, runs = references(out), by_cell(out, task)
-    fell = Counter(one.partition(", ")[0] for one in failed)
-    perplexity = isinstance(task.scorer, Perplexity)
-    measures = (
-        {"ppl": "PPL per word"} if perplexity else {"bleu": task.measure, "bleu_of_moses_tokens": "of Moses tokens"}
-    )
-    measures["valid_ppl"] = "validation ppl per token"
-    columns = ["model", "output layer", "parameters", f"paper: {task.corpus}", *measures.values()]
-    columns += ["difference from softmax [95 %]", "p"]
-    lines = [f"### {task.title}: {task.measure}, mean ± sd (seeds)", "", row(columns), row(["---"] * len(columns))]
-    for cell in task.in_order([*runs, *fell]):
-        of_cell, baseline = runs.get(cell, []), f"{cell.split('-')[0]}-softmax"
-        paper = f"{task.figures[cell]:.2f}" if cell in task.figures else "–"
-        ours = [mean_and_spread(values_of(of_cell, name)) for name in measures]
-        if fell[cell]:
-            ours[0] = f"{ours[0]}, {fell[cell]} failed".removeprefix(", ")
-        versus = compare(task, of_cell, runs.get(baseline, []), wanted) if cell != baseline else None
-        judged = ["", ""]
-        if versus:
-            judged = [f"{versus.difference:+.2f} [{versus.low:+.2f}, {versus.high:+.2f}]", f"{versus.p:.3f}"]
-        lines.append(row([*name_of(cell), size_of(of_cell), paper, *ours, *judged]))
-    return "\n".join([*lines, "", *footnotes(task, out, runs)]) + "\n"
-
-
-def values_of(runs: Sequence[Run], name: str) -> list[float]:
-    """One of the scores, of all runs that have it as a number."""
-    found = [(run.scores or {}).get(name) for run in runs]
-    return [float(value) for value in found if value is not None and math.isfinite(value)]
-
-
-def size_of(runs: Sequence[Run]) -> str:
+def size_of(cell: Cell) -> str:
     """How many parameters the models of a cell have: 2.37 M, or a range."""
-    sizes = [f"{size / 1e6:.2f} M" for size in sorted(set(values_of(runs, "parameters")))]
+    sizes = [f"{size / 1e6:.2f} M" for size in sorted(set(values_of(cell, "parameters")))]
     return " to ".join(dict.fromkeys([sizes[0], sizes[-1]])) if sizes else ""
+
+
+def ratio(cell: Cell, baseline: Optional[Cell], name: str) -> str:
+    """The mean of a score relative to that of the softmax: 1.18×."""
+    ours, theirs = values_of(cell, name), values_of(baseline, name)
+    if not ours or not theirs:
+        return ""
+    return f"{sum(ours) / len(ours) / (sum(theirs) / len(theirs)):.2f}×"
 
 
 def row(cells: Sequence[str]) -> str:
@@ -83,26 +57,153 @@ def row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def mean_and_spread(values: Sequence[float]) -> str:
-    """27.10 ± 0.20 (3)."""
-    if not values:
-        return ""
-    mean = f"{sum(values) / len(values):.2f}"
-    return f"{mean} ± {spread(values):.2f} ({len(values)})" if len(values) > 1 else f"{mean} (1)"
+def signed(value: float) -> str:
+    """+1.25, −0.40 with a proper minus."""
+    return f"{value:+.2f}".replace("-", "−")
 
 
-def footnotes(task: Task, out: Path, runs: dict[str, list[Run]]) -> list[str]:
+def judged(cell: Cell) -> list[str]:
+    """Difference from the softmax, p of the bootstrap over all seeds and each, p of the t-test."""
+    against = cell.get("against_softmax")
+    if not against:
+        return [""] * 4
+    all_seeds, t_test = against["all"], against["t_test"]
+    each = ", ".join(f"{one['p']:.3f}" for one in against["seeds"].values())
+    return [
+        f"{signed(all_seeds['difference'])} [{signed(all_seeds['low'])}, {signed(all_seeds['high'])}]",
+        f"{all_seeds['p']:.3f}",
+        each if len(against["seeds"]) > 1 else "",
+        f"{t_test['p']:.3f}" if t_test else "",
+    ]
+
+
+def main_table(results: dict[str, Any], failed: Sequence[str] = ()) -> list[str]:
+    """The lines of the table of all cells; ``failed`` are runs, "CELL, seed N"."""
+    task = TASKS[results["task"]]
+    cells, fell = results["cells"], Counter(one.partition(", ")[0] for one in failed)
+    perplexity = isinstance(task.scorer, Perplexity)
+    measures = (
+        {"ppl": "PPL per word"} if perplexity else {"bleu": task.measure, "bleu_of_moses_tokens": "of Moses tokens"}
+    )
+    measures["valid_ppl"] = "validation ppl per token"
+    columns = ["cell", "output layer", "parameters", f"paper: {task.corpus}", *measures.values()]
+    columns += ["difference from softmax [95 %]", "p", "p of each seed", "p of t-test", "time per update"]
+    columns += ["scoring speed" if perplexity else "decoding speed", "rate", *([] if perplexity else ["lenpen"])]
+    lines = [row(columns), row(["---"] * len(columns))]
+    for name in task.in_order([*cells, *fell]):
+        cell, baseline = cells.get(name, {"seeds": {}}), cells.get(baseline_of(name))
+        paper = f"{task.figures[name]:.2f}" if name in task.figures else "–"
+        ours = [mean_and_spread(values_of(cell, measure)) for measure in measures]
+        if fell[name]:
+            ours[0] = f"{ours[0]}, {fell[name]} failed".removeprefix(", ")
+        speed = [ratio(cell, baseline, key) for key in ("seconds_per_update", "tokens_per_second")]
+        settings = [cell.get("rate") or "", *([] if perplexity else [cell.get("lenpen") or ""])]
+        of_cell = [f"`{name}`", name_of(name)[1], size_of(cell), paper]
+        lines.append(row([*of_cell, *ours, *judged(cell), *speed, *settings]))
+    return lines
+
+
+def diversity_table(results: dict[str, Any]) -> list[str]:
+    """The lines of a second table for dialog: lengths and variety of the answers."""
+    lines = [row(["cell", *DIVERSITY.values()]), row(["---"] * (1 + len(DIVERSITY)))]
+    for name in TASKS[results["task"]].in_order(results["cells"]):
+        values = [mean_and_spread(values_of(results["cells"][name], key), 3) for key in DIVERSITY]
+        lines.append(row([f"`{name}`", *values]))
+    return lines
+
+
+def notes(results: dict[str, Any]) -> list[str]:
     """What a reader must know."""
-    notes = [
-        "p: one-sided, paired bootstrap over the test sentences (1,000 draws), scores averaged over the seeds that "
-        "both have; the spread over seeds stands beside the mean."
+    task = TASKS[results["task"]]
+    found = [
+        "Mean ± standard deviation (seeds). p: one-sided; of a paired bootstrap over the test sentences (1,000 draws) "
+        "with the scores averaged over the seeds that both have, and with each seed; of a paired t-test over seeds. "
+        "Times and speeds are relative to the softmax of the same model."
     ]
     if isinstance(task.scorer, Perplexity):
-        notes.append("PPL is per word of the text, the end of a sentence included, whatever the subwords.")
-    else:
-        signatures = {str((run.scores or {}).get("signature")) for of_cell in runs.values() for run in of_cell}
-        notes.append(f"BLEU by sacrebleu on detokenised text: {', '.join(sorted(signatures))}.")
-    settings = out / "binary" / ".settings"
-    if settings.is_file():
-        notes.append(f"Corpus, tokens and number of pieces: {read_text(settings).strip()}.")
-    return notes
+        found.append("PPL is per word of the text, the end of a sentence included, whatever the subwords.")
+    elif results["signatures"]:
+        found.append(f"BLEU by sacrebleu: {', '.join(f'`{one}`' for one in results['signatures'])}.")
+    if results["data"]:
+        found.append(f"Corpus, tokens and number of pieces: {results['data']}.")
+    return found
+
+
+def commands(results: dict[str, Any]) -> list[str]:
+    """The commands of all cells in as few lines as possible: CELL, RATE and LENPEN stand for what the table has."""
+    found = []
+    for step in ("train", "evaluate"):
+        for name, cell in results["cells"].items():
+            text = cell.get(step, "").replace(f" {name} ", " CELL ")
+            if cell.get("rate"):
+                text = text.replace(f"--lr {cell['rate']}", "--lr RATE")
+            if cell.get("lenpen"):
+                text = text.replace(f"--lenpen {cell['lenpen']}", "--lenpen LENPEN")
+            found.append(text)
+    return [text for text in dict.fromkeys(found) if text]
+
+
+def markdown_of(results: dict[str, Any], failed: Sequence[str] = ()) -> str:
+    """Everything that stands in a page for one set of results."""
+    lines = main_table(results, failed)
+    if TASKS[results["task"]].dialog:
+        lines += ["", *diversity_table(results)]
+    lines += ["", *notes(results)]
+    if commands(results):
+        lines += ["", "```bash", *commands(results), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def markdown(task_name: str, out: Path, failed: Sequence[str] = ()) -> str:
+    """The table of everything that has been evaluated below ``out``; ``failed`` are runs, "CELL, seed N"."""
+    task: Task = TASKS[task_name]
+    results = gather(out.name, task_name, out)
+    return f"### {task.title}: {task.measure}\n\n{markdown_of(results, failed)}"
+
+
+def summary(all_results: Sequence[dict[str, Any]]) -> str:
+    """One row for each model and set of results: the softmaxes, the better MoS, KerBS, and the margin of KerBS."""
+    columns = [
+        "task, corpus, model",
+        "measure",
+        "softmax",
+        "softmax of that size",
+        "MoS",
+        "KerBS",
+        "",
+        "paper's margin",
+    ]
+    lines = [row(columns), row(["---"] * len(columns))]
+    for results in all_results:
+        task, cells = TASKS[results["task"]], results["cells"]
+        for model in task.models:
+            if f"{model}-softmax" in cells or f"{model}-kerbs" in cells:
+                lines.append(row(summary_row(results, task, model)))
+    return "\n".join(lines) + "\n"
+
+
+def validation_of(cell: Cell) -> float:
+    """The mean validation perplexity; inf if it is not known."""
+    values = values_of(cell, "valid_ppl")
+    return sum(values) / len(values) if values else math.inf
+
+
+def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
+    """A row of the summary."""
+    cells, name = results["cells"], measure_of(task)
+    arms = [["softmax"], ["softmax-features", "softmax-model"], ["mos", "mos-identity"], ["kerbs"]]
+    shown = []
+    for group in arms:
+        found = [cells[f"{model}-{arm}"] for arm in group if f"{model}-{arm}" in cells]
+        chosen = min(found, key=validation_of, default=None)  # of two, the one that is better on validation
+        shown.append(mean_and_spread(values_of(chosen, name)))
+    against = cells.get(f"{model}-kerbs", {}).get("against_softmax")
+    margin = ""
+    if against:
+        difference, low, high = (against["all"][key] for key in ("difference", "low", "high"))
+        margin = f"{signed(difference)} [{signed(low)}, {signed(high)}], p {against['all']['p']:.3f}"
+        if against["t_test"]:
+            margin += f", t-test {against['t_test']['p']:.3f}"
+    paper = [task.figures.get(f"{model}-{arm}") for arm in ("kerbs", "softmax")]
+    papers = signed(paper[0] - paper[1]) if paper[0] is not None and paper[1] is not None else "–"
+    return [f"{task.title.lower()}, {results['corpus']}, {model}", task.measure, *shown, margin, papers]

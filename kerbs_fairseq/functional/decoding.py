@@ -5,43 +5,45 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.backends.dispatch import chunk_size, passes
-from kerbs_fairseq.functional.backends.torch import Columns, PlainPasses, Rows
+from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants
+from kerbs_fairseq.functional.backends.dispatch import chunk_kernels, chunk_size
 from kerbs_fairseq.functional.kernel import at_least_float32, full_precision
-from kerbs_fairseq.functional.words import word_log_probs
+from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.words import SenseIndex
 
 
 class WordScorer:
-    """What depends on the senses alone is prepared once: ``vectors`` (S, d), ``theta`` (S,) or None, ``slots`` (V, k).
+    """What depends on the senses alone is prepared once. It does not see later changes of them.
 
-    It does not see later changes of them.
+    The rows of the sense table are copied in the order in which word sums read them. Senses that are not in ``keep``
+    (senses,), a mask, are left out: every word must keep one.
     """
 
     @torch.no_grad()
-    def __init__(self, vectors: Tensor, theta: Optional[Tensor], slots: Tensor, kernel: str) -> None:
-        self.vectors, self.slots, self.kernel = at_least_float32(vectors.detach()), slots, kernel
-        self.columns: Optional[Columns] = None
-        if theta is not None and kernel != "dot":
-            self.columns = Columns.of(self.vectors, at_least_float32(theta.detach()))
-        with full_precision(self.vectors.device):
-            prepared = passes(slots, self.columns, kernel, self.vectors)
-        # the plain ones have memory for one chunk, which must not outlive it, nor be shared by threads
-        self.passes = None if isinstance(prepared, PlainPasses) else prepared
+    def __init__(self, senses: Senses, keep: Optional[Tensor] = None) -> None:
+        self.index = senses.index
+        index = senses.index
+        order = index.jagged.senses
+        if keep is not None:
+            kept = keep.nonzero().squeeze(1)
+            smaller = SenseIndex(index.sense_to_word[kept], index.n_words)
+            order = kept[smaller.jagged.senses]
+        vectors = at_least_float32(senses.vectors.detach())[order]
+        theta, bias = (None if x is None else at_least_float32(x.detach())[order] for x in (senses.theta, senses.bias))
+        self.senses = Senses(vectors, theta, bias, SenseIndex(index.sense_to_word[order], index.n_words), senses.kernel)
+        with full_precision(vectors.device):
+            constants = SenseConstants.of(vectors, theta, senses.kernel)
+            self.kernels = chunk_kernels(self.senses, constants)
 
     @torch.no_grad()
     def __call__(self, features: Tensor, chunk: int = 0) -> Tensor:
         """(rows, d) → (rows, V); ``chunk`` rows at a time, 0 chooses."""
         features = at_least_float32(features)
         with full_precision(features.device):
-            parts = [self.score(part) for part in features.split(chunk or chunk_size(self.vectors))]
+            parts = [self.score(part) for part in features.split(chunk or chunk_size(self.senses.vectors))]
         return torch.cat(parts) if len(parts) != 1 else parts[0]
 
     def score(self, features: Tensor) -> Tensor:
         """One chunk: (n, d) → (n, V)."""
-        D, rows = features @ self.vectors.t(), Rows.of(features, self.kernel)
-        if self.passes is None:
-            plain = PlainPasses(self.slots, self.columns, self.kernel, self.vectors)
-            return word_log_probs(plain.scores(D, rows), self.slots)
-        totals = self.passes.totals(D, rows, words=True)
-        assert totals.word is not None
-        return totals.word.sub_(totals.total.log())
+        norms = FeatureNorms.of(features, self.senses.kernel)
+        return self.kernels.word_log_probs(features @ self.senses.vectors.t(), norms)

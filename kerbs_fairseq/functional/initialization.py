@@ -1,67 +1,141 @@
-"""The state before training: how many senses each word gets, and where their vectors start."""
+"""The state before training: how many senses each word gets, and where their vectors and biases start."""
 
+import heapq
 from collections.abc import Sequence
 from typing import Optional
 
 import torch
 from torch import Tensor
 
-INITIAL_MAPS = ("random", "uniform", "frequency")
+INITIAL_MAPS = ("frequency", "random", "uniform")
 INITIAL_VECTORS = ("clone", "near", "random")
-NOISE = {"clone": 0.01, "near": 0.5}  # of the spread of the words' vectors
+BIASES = ("zero", "log", "none")
+NOISE = {"clone": 0.01, "near": 0.5}  # of the standard deviation of the words' vectors
+ENUMERATED = 2**22  # possible further senses up to which all of them are listed and shuffled
 
 
 def check_bounds(ratio: float, min_senses: int, max_senses: int) -> None:
     """Refuse what no allocation can satisfy, with a message that names the numbers."""
     if min_senses < 1:
-        raise ValueError(f"the minimum of senses is {min_senses}: every word needs at least 1")
+        raise ValueError(f"the minimum number of senses is {min_senses}: every word needs at least 1")
     if min_senses > max_senses:
-        raise ValueError(f"the minimum of senses ({min_senses}) is above the maximum ({max_senses})")
+        raise ValueError(f"the minimum number of senses ({min_senses}) is above the maximum ({max_senses})")
     if not min_senses <= ratio <= max_senses:
         raise ValueError(
-            f"{ratio:g} senses a word are outside the bounds: between {min_senses} and {max_senses} are possible"
+            f"{ratio:g} senses per word are outside the bounds: between {min_senses} and {max_senses} are possible"
         )
+
+
+def check_power(power: float, min_count: float) -> None:
+    """Refuse what the rule of :func:`allocate` cannot work with."""
+    if not 0 <= power < float("inf"):
+        raise ValueError(f"the power of the count is {power:g}: it must be 0 or more")
+    if not 0 <= min_count < float("inf"):
+        raise ValueError(f"the minimum count per sense is {min_count:g}: it must be 0 or more")
+
+
+def allocate(
+    need: Tensor,
+    total: int,
+    min_senses: int,
+    max_senses: int,
+    power: float = 1.0,
+    min_count: float = 0.0,
+    order: Optional[Tensor] = None,
+) -> Tensor:
+    """Numbers of senses (n,) by need (n,): the next sense goes to the word with the largest need^power / senses.
+
+    Every word has ``min_senses``, and none more than ``max_senses``. It ends when ``total`` senses are dealt, or when a
+    further one would leave everybody less than ``min_count`` of need per sense. Among equals comes first who has
+    fewer, then the first in ``order`` (n,).
+    """
+    weight = need.double().clamp_min(0).pow(power).tolist()
+    limit = need.tolist()
+    numbers = [min_senses] * len(limit)
+    rank = range(len(limit)) if order is None else torch.argsort(order).tolist()
+    spare = total - min_senses * len(limit)
+
+    def may_have_more(word: int) -> bool:
+        has = numbers[word]
+        return has < max_senses and limit[word] >= min_count * (has + 1)
+
+    heap = [(-weight[i] / min_senses, min_senses, rank[i], i) for i in range(len(limit)) if may_have_more(i)]
+    heapq.heapify(heap)
+    while heap and spare > 0:
+        _, _, first, word = heap[0]
+        numbers[word] += 1
+        spare -= 1
+        if may_have_more(word):
+            heapq.heapreplace(heap, (-weight[word] / numbers[word], numbers[word], first, word))
+        else:
+            heapq.heappop(heap)
+    return torch.tensor(numbers, dtype=torch.long)
+
+
+def deal(n: int, spare: int, most: int, evenly: bool, generator: torch.Generator) -> Tensor:
+    """How many of ``spare`` further senses each of n words gets (n,): at most ``most``, at random or ``evenly``."""
+    if evenly:
+        each, rest = divmod(spare, max(n, 1))
+        extra = torch.full((n,), each)
+        extra[torch.randperm(n, generator=generator)[:rest]] += 1
+        return extra
+    # Of all possible further senses, (word, number), a random part is dealt.
+    if n * most <= ENUMERATED:
+        drawn = torch.randperm(n * most, generator=generator)[:spare]
+    else:
+        drawn = torch.empty(0, dtype=torch.long)
+        while len(drawn) < spare:
+            more = torch.randint(n * most, (spare,), generator=generator)
+            drawn = torch.cat([drawn, more]).unique()
+        drawn = drawn[torch.randperm(len(drawn), generator=generator)[:spare]]
+    return torch.bincount(drawn.div(max(most, 1), rounding_mode="floor"), minlength=n)
 
 
 def initial_senses(
     n_words: int,
     ratio: float,
     min_senses: int = 1,
-    max_senses: int = 4,
+    max_senses: int = 16,
     how: str = "random",
     counts: Optional[Tensor] = None,
     single: Sequence[int] = (),
     seed: int = 1,
+    power: float = 1.0,
+    min_count: float = 0.0,
 ) -> Tensor:
     """The number of senses of each word (words,), the same on every machine for the same ``seed``.
 
     Words in ``single`` (special symbols) get one sense, whatever the bounds. The n others get round(ratio · n) senses
-    in all, each at least ``min_senses``. The rest is dealt at ``random`` (the paper), ``uniform``ly (the released code)
-    or by ``frequency``: the next sense goes where it leaves most occurrences for each, ``counts`` (words,).
+    in all, each at least ``min_senses``. The rest is dealt by ``frequency`` (see :func:`allocate`, with ``counts``
+    (words,)), at ``random`` (the paper) or ``uniform``ly (the released code).
     """
     check_bounds(ratio, min_senses, max_senses)
+    check_power(power, min_count)
     ordinary = torch.ones(n_words, dtype=torch.bool)
     ordinary[list(single)] = False
     n = int(ordinary.sum())
-    spare = round(ratio * n) - min_senses * n
+    total = round(ratio * n)
     generator = torch.Generator().manual_seed(seed)
-    room = max_senses - min_senses
-    # Every possible further sense of every word, (word, how many it has before); the first ``spare`` are handed out.
-    word = torch.arange(n).repeat_interleave(room)
-    has = torch.arange(min_senses, max_senses).repeat(n)
-    order = torch.randperm(n * room, generator=generator)
-    if how == "uniform":
-        order = order[torch.argsort(has[order], stable=True)]
-    elif how == "frequency":
+    if how == "frequency":
         if counts is None:
             raise ValueError("allocation by frequency needs the words' counts")
-        share = counts.double()[ordinary][word] / (has + 1)
-        order = torch.argsort(share, descending=True, stable=True)
-    elif how != "random":
+        if len(counts) != n_words:
+            raise ValueError(f"there are counts of {len(counts)} words, and {n_words} words")
+        need = counts[ordinary]
+        if min_count > 0 and total > min_senses * n and not bool((need >= min_count * (min_senses + 1)).any()):
+            raise ValueError(
+                f"no word occurs {min_count * (min_senses + 1):g} times, so none can have {min_senses + 1} senses of "
+                f"{min_count:g} occurrences each: lower the minimum count, or ask for {min_senses} senses per word"
+            )
+        shuffled = torch.randperm(n, generator=generator)
+        numbers = allocate(need, total, min_senses, max_senses, power, min_count, shuffled)
+    elif how in ("random", "uniform"):
+        spare = total - min_senses * n
+        numbers = min_senses + deal(n, spare, max_senses - min_senses, how == "uniform", generator)
+    else:
         raise ValueError(f"unknown initial allocation {how!r}: one of {', '.join(INITIAL_MAPS)}")
-    extra = torch.bincount(word[order[:spare]], minlength=n)
     senses = torch.ones(n_words, dtype=torch.long)
-    senses[ordinary] = min_senses + extra
+    senses[ordinary] = numbers
     return senses
 
 
@@ -70,19 +144,37 @@ def map_of(senses: Tensor) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(senses)), senses)
 
 
-def initial_vectors(words: Tensor, sense_to_word: Tensor, how: str = "clone", seed: int = 1) -> Tensor:
+def initial_vectors(words: Tensor, sense_to_word: Tensor, how: str = "near", seed: int = 1) -> Tensor:
     """Where the sense vectors (senses, d) start, from vectors for the words (words, d).
 
     ``clone``: all senses of a word at its vector, with a little noise to tell them apart; a word's only sense has none.
     ``near``: the same with much noise, so that they part, and still pull the features to where their word is.
-    ``random``: each drawn on its own, with the spread of ``words``.
+    The noise of a word's senses sums to zero: two are moved apart by plus and minus the same vector.
+    ``random``: each drawn on its own, with the standard deviation of ``words``.
     """
     generator = torch.Generator().manual_seed(seed)
     spread = float(words.float().std()) if words.numel() > 1 else 1.0
-    noise = torch.randn(len(sense_to_word), words.size(1), generator=generator).to(words)
+    noise = torch.randn(len(sense_to_word), words.size(1), generator=generator, dtype=torch.float32).to(words)
     if how == "random":
         return noise * spread
     if how not in NOISE:
         raise ValueError(f"unknown initial vectors {how!r}: one of {', '.join(INITIAL_VECTORS)}")
-    alone = torch.bincount(sense_to_word)[sense_to_word] == 1
-    return words[sense_to_word] + noise.masked_fill(alone.unsqueeze(1), 0) * (NOISE[how] * spread)
+    n = torch.bincount(sense_to_word, minlength=len(words)).to(words).unsqueeze(1)
+    mean = torch.zeros_like(words).index_add_(0, sense_to_word, noise) / n.clamp_min(1)
+    # of the variance of noise around its own mean, n / (n − 1) brings it back to 1; a word's only sense has none
+    scale = (n / (n - 1).clamp_min(1)).sqrt()
+    return words[sense_to_word] + (noise - mean[sense_to_word]) * (scale[sense_to_word] * NOISE[how] * spread)
+
+
+def initial_bias(word_bias: Tensor, sense_to_word: Tensor, how: str = "zero") -> Optional[Tensor]:
+    """Where the biases (senses,) start, from those of the words (words,).
+
+    ``zero``: as they are, so that a word with n senses starts higher by log n. ``log``: less log n, so that equal
+    senses give their word the probability that one of them gave it. ``none``: there is no bias.
+    """
+    if how not in BIASES:
+        raise ValueError(f"unknown bias {how!r}: one of {', '.join(BIASES)}")
+    if how == "none":
+        return None
+    n = torch.bincount(sense_to_word, minlength=len(word_bias)).to(word_bias)
+    return (word_bias - n.clamp_min(1).log() if how == "log" else word_bias)[sense_to_word]

@@ -1,7 +1,7 @@
 """The input vector of a word, Eqs. 6 and 7: its senses, each weighted by how likely it was meant.
 
 Only the senses of the words at hand are touched. Shapes: ``tokens`` (...) are words; ``own`` (..., k) are their senses,
-a row of slots each, −1 where there is none; weights are (..., k), zero at empty slots, and sum to 1.
+−1 where there is none; weights are (..., k), zero where there is no sense, and sum to 1.
 """
 
 from typing import Optional
@@ -29,26 +29,31 @@ def usage_weights(usage: Tensor, own: Tensor) -> Tensor:
     return torch.where(total > 0, used / torch.where(total > 0, total, 1.0), equal)
 
 
-def own_scores(features: Tensor, own_w: Tensor, theta: Optional[Tensor], kernel: str) -> Tensor:
-    """K(h, w; θ), Eq. 9, of a context with few senses: (..., d), (..., k, d), (..., k) → (..., k)."""
+def own_scores(features: Tensor, own_w: Tensor, theta: Optional[Tensor], bias: Optional[Tensor], kernel: str) -> Tensor:
+    """K(h, w; θ) + b, Eq. 9, of a context with few senses: (..., d), (..., k, d), (..., k), (..., k) → (..., k)."""
     with full_precision(features.device):
         features, own_w = at_least_float32(features), at_least_float32(own_w)
-        product = (own_w @ features.unsqueeze(-1)).squeeze(-1)
-        if kernel == "dot" or theta is None:
-            return product
-        h_length = torch.linalg.vector_norm(features, dim=-1, keepdim=True).clamp_min(TINY)
-        w_length = torch.linalg.vector_norm(own_w, dim=-1).clamp_min(TINY)
-        return product * curvature(product / (h_length * w_length), at_least_float32(theta), kernel)
+        scores = product = (own_w @ features.unsqueeze(-1)).squeeze(-1)
+        if kernel != "dot" and theta is not None:
+            h_norm = torch.linalg.vector_norm(features, dim=-1, keepdim=True).clamp_min(TINY)
+            w_norm = torch.linalg.vector_norm(own_w, dim=-1).clamp_min(TINY)
+            scores = product * curvature(product / (h_norm * w_norm), at_least_float32(theta), kernel)
+        return scores if bias is None else scores + at_least_float32(bias)
 
 
 def posterior_weights(
-    features: Tensor, own_w: Tensor, own_theta: Optional[Tensor], own: Tensor, kernel: str = "paper"
+    features: Tensor,
+    own_w: Tensor,
+    own_theta: Optional[Tensor],
+    own_bias: Optional[Tensor],
+    own: Tensor,
+    kernel: str = "paper",
 ) -> Tensor:
     """P(sense | word, context), Eq. 7, a softmax over a word's senses: (..., d), (..., k, d), (..., k) → (..., k).
 
     ``features`` is the context that was asked to predict the word.
     """
-    scores = own_scores(features, own_w, own_theta, kernel)
+    scores = own_scores(features, own_w, own_theta, own_bias, kernel)
     return torch.softmax(scores.masked_fill(own < 0, -torch.inf), -1)
 
 

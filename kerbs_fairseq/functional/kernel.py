@@ -139,18 +139,20 @@ def unit(x: Tensor) -> Tensor:
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(TINY)
 
 
-def sense_scores(features: Tensor, vectors: Tensor, theta: Optional[Tensor], kernel: str = "paper") -> Tensor:
-    """K(h, w; θ), Eq. 9: ``features`` (tokens, d), ``vectors`` (senses, d), ``theta`` (senses,) → (tokens, senses).
+def sense_scores(
+    features: Tensor, vectors: Tensor, theta: Optional[Tensor], kernel: str = "paper", bias: Optional[Tensor] = None
+) -> Tensor:
+    """K(h, w; θ) + b, Eq. 9 with a bias: ``features`` (tokens, d), ``vectors`` (senses, d) → (tokens, senses).
 
-    The plain reference, with gradients by autograd: |h| |w| k(c) is the inner product times k(c) / c. The element-wise
-    part runs in float32, or in float64 if that is given.
+    ``theta`` and ``bias`` are (senses,) or None. The plain reference, with gradients by autograd: |h| |w| k(c) is the
+    inner product times k(c) / c. The element-wise part runs in float32, or in float64 if that is given.
     """
     with full_precision(features.device):
         features, vectors = at_least_float32(features), at_least_float32(vectors)
-        product = features @ vectors.t()
-        if kernel == "dot" or theta is None:
-            return product
-        return product * curvature(unit(features) @ unit(vectors).t(), at_least_float32(theta), kernel)
+        scores = features @ vectors.t()
+        if kernel != "dot" and theta is not None:
+            scores = scores * curvature(unit(features) @ unit(vectors).t(), at_least_float32(theta), kernel)
+        return scores if bias is None else scores + at_least_float32(bias)
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -1,30 +1,36 @@
-"""The loss as the paper writes it, with autograd and no care for memory: what the fast one is tested against."""
+"""The loss as the paper writes it, with autograd and no care for memory: what the chunked loss is tested against."""
 
 from typing import Optional
 
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.chunked_loss import Loss, epsilon_per_word
 from kerbs_fairseq.functional.kernel import sense_scores
-from kerbs_fairseq.functional.words import pick_own, word_log_probs
+from kerbs_fairseq.functional.types import Loss, Senses, Smoothing
 
 
 def reference_loss(
     features: Tensor,
-    vectors: Tensor,
-    theta: Optional[Tensor],
-    slots: Tensor,
+    senses: Senses,
     target: Tensor,
     weight: Optional[Tensor] = None,
-    kernel: str = "paper",
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
 ) -> Loss:
-    """The same as :func:`kerbs_fairseq.functional.chunked_loss.fused_loss`."""
-    scores = sense_scores(features, vectors, theta, kernel)  # (tokens, senses)
-    log_probs = word_log_probs(scores, slots)  # (tokens, words)
+    """The same as :func:`kerbs_fairseq.functional.chunked_loss.chunked_loss`."""
+    index = senses.index
+    scores = sense_scores(features, senses.vectors, senses.theta, senses.kernel, senses.bias)  # (tokens, senses)
+    scores = scores - scores.detach().amax(1, keepdim=True)
+    # log Σ e^score over the senses of each word, from the largest of the word's own scores
+    word = index.sense_to_word.expand_as(scores)
+    top = torch.full_like(scores[:, :1], -torch.inf).repeat(1, index.n_words)
+    top = top.scatter_reduce(1, word, scores.detach(), "amax")
+    total = torch.zeros_like(top).scatter_add(1, word, torch.exp(scores - top.gather(1, word)))
+    log_probs = total.log() + top - torch.logsumexp(scores, 1, keepdim=True)  # (tokens, words)
     log_prob = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
-    epsilon_i = epsilon_per_word(smoothing, slots.size(0))
-    loss = -(1 - smoothing - epsilon_i) * log_prob - epsilon_i * log_probs.sum(1)
-    sense_log_prob = pick_own(torch.log_softmax(scores.detach(), 1), slots[target])
-    return Loss((loss if weight is None else loss * weight.detach()).sum(), log_prob, sense_log_prob)
+    smoothing = Smoothing.of(label_smoothing, index.n_words)
+    loss = -smoothing.nll * log_prob
+    if label_smoothing:
+        loss = loss - smoothing.word * log_probs.sum(1)
+    own = index.rows(target)
+    of_senses = torch.log_softmax(scores.detach(), 1).gather(1, own.clamp_min(0)).masked_fill(own < 0, -torch.inf)
+    return Loss((loss if weight is None else loss * weight.detach()).sum(), log_prob, of_senses)

@@ -1,47 +1,117 @@
-"""From senses to words, Eqs. 4 and 5, in the log domain.
+"""From senses to words, Eqs. 4 and 5, in the log domain, and the index from words to their senses.
 
-The map from words to senses is a table of slots (words, most senses of a word): row i holds the senses of word i, and
-−1 where it has no more.
+A word may have any number of senses, so the index is a list in compressed rows, not a padded table: memory and time of
+all word sums are proportional to the number of senses, whatever the largest number that one word has.
 """
+
+import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def slots_of(sense_to_word: Tensor, n_words: int, max_senses: int) -> Tensor:
-    """The table of slots (words, max_senses) of a map ``sense_to_word`` (senses,); no host synchronisation."""
-    by_word = torch.argsort(sense_to_word, stable=True)
-    words = sense_to_word[by_word]
-    position = torch.arange(len(words), device=words.device)
-    first = torch.searchsorted(words, words)  # where the senses of the same word begin
-    slots = words.new_full((n_words, max_senses), -1)
-    slots[words, position - first] = by_word
-    return slots
+class Group(NamedTuple):
+    """Words with about as many senses: ``words`` (n,), and ``senses`` (n, k), −1 where a word has fewer than k."""
+
+    words: Tensor
+    senses: Tensor
 
 
-def pick(scores: Tensor, slots: Tensor) -> Tensor:
-    """``scores`` (tokens, senses) at ``slots`` (words, k) → (tokens, words, k), −∞ where there is no sense."""
-    picked = scores[:, slots.clamp_min(0).flatten()].unflatten(1, slots.shape)
-    return picked.masked_fill(slots < 0, -torch.inf)
+class Jagged(NamedTuple):
+    """Senses by rounds: the first sense of every word, then the second of those that have two, and so on.
+
+    ``words`` (words,) are sorted by their number of senses, most first, so that round r is about the first
+    ``starts[r + 1] − starts[r]`` of them; ``senses`` (senses,) are the rounds one behind the other.
+    """
+
+    words: Tensor
+    senses: Tensor
+    starts: tuple[int, ...]
 
 
-def pick_own(scores: Tensor, slots: Tensor) -> Tensor:
-    """``scores`` (tokens, senses) at each token's own ``slots`` (tokens, k) → (tokens, k), −∞ where there is none."""
-    return scores.gather(1, slots.clamp_min(0)).masked_fill(slots < 0, -torch.inf)
+class SenseIndex:
+    """Which senses a word has, for a map ``sense_to_word`` (senses,) of ``n_words`` words.
+
+    The senses of word i are ``order[offsets[i] : offsets[i + 1]]``. ``largest`` is the largest number of senses of a
+    word. Building it waits for the device; it is built once for a map, and using it does not wait.
+    """
+
+    def __init__(self, sense_to_word: Tensor, n_words: int) -> None:
+        self.sense_to_word, self.n_words = sense_to_word, n_words
+        self.order = torch.argsort(sense_to_word, stable=True)
+        self.counts = torch.bincount(sense_to_word, minlength=n_words)
+        self.offsets = torch.cat([self.counts.new_zeros(1), self.counts.cumsum(0)])
+        self.largest = max(1, int(self.counts.max())) if n_words else 1
+
+    def rows(self, words: Tensor) -> Tensor:
+        """The senses of ``words`` (...): (..., largest), −1 where a word has no more."""
+        return self._rows(words, self.largest)
+
+    def _rows(self, words: Tensor, width: int) -> Tensor:
+        at = self.offsets[words].unsqueeze(-1) + torch.arange(width, device=words.device)
+        there = at < self.offsets[words + 1].unsqueeze(-1)
+        return torch.where(there, self.order[at.clamp_max(len(self.order) - 1)], -1)
+
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        """All words, by numbers of senses up to 1, 2, 4, 8, …: padded to that, at most half of a group is empty."""
+        groups, low, high = [], -1, 1
+        while low < self.largest:
+            words = ((self.counts > low) & (self.counts <= high)).nonzero().squeeze(1)
+            if len(words):
+                groups.append(Group(words, self._rows(words, high)))
+            low, high = high, 2 * high
+        return groups
+
+    @functools.cached_property
+    def position(self) -> Tensor:
+        """Where each word (words,) stands when the groups are put one behind the other."""
+        return torch.argsort(torch.cat([group.words for group in self.groups]))
+
+    @functools.cached_property
+    def jagged(self) -> Jagged:
+        """The senses by rounds."""
+        words = torch.argsort(self.counts, descending=True, stable=True)
+        rank = torch.argsort(words)
+        of_word = self.sense_to_word[self.order]
+        number = torch.arange(len(self.order), device=self.order.device) - self.offsets[of_word]  # within its word
+        sizes = torch.bincount(number, minlength=1)
+        starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        senses = torch.empty_like(self.order)
+        senses[starts[number] + rank[of_word]] = self.order
+        return Jagged(words, senses, tuple(starts.tolist()))
 
 
-def from_the_top(scores: Tensor) -> Tensor:
+def pick(scores: Tensor, senses: Tensor) -> Tensor:
+    """``scores`` (tokens, senses) at ``senses`` (words, k) → (tokens, words, k), −∞ where there is no sense."""
+    picked = scores[:, senses.clamp_min(0).flatten()].unflatten(1, senses.shape)
+    return picked.masked_fill(senses < 0, -torch.inf)
+
+
+def pick_targets(scores: Tensor, senses: Tensor) -> Tensor:
+    """``scores`` (tokens, senses) at each token's own ``senses`` (tokens, k) → (tokens, k), −∞ where there is none."""
+    return scores.gather(1, senses.clamp_min(0)).masked_fill(senses < 0, -torch.inf)
+
+
+def minus_max(scores: Tensor) -> Tensor:
     """``scores`` (tokens, senses) less the largest of each token: the difference of two large numbers loses digits."""
     return scores - scores.detach().amax(-1, keepdim=True)
 
 
-def word_log_probs(scores: Tensor, slots: Tensor) -> Tensor:
-    """log P(word), Eqs. 4 and 5: ``scores`` (tokens, senses), ``slots`` (words, k) → (tokens, words)."""
-    scores = from_the_top(scores)
-    return torch.logsumexp(pick(scores, slots), -1) - torch.logsumexp(scores, -1, keepdim=True)
+def word_logsumexp(scores: Tensor, index: SenseIndex) -> Tensor:
+    """Log-sum-exp over the senses of each word: ``scores`` (tokens, senses) → (tokens, words)."""
+    parts = [torch.logsumexp(pick(scores, group.senses), -1) for group in index.groups]
+    return torch.cat(parts, 1)[:, index.position]
 
 
-def target_log_probs(scores: Tensor, slots: Tensor, target: Tensor) -> Tensor:
-    """log P(target): ``scores`` (tokens, senses), ``slots`` (words, k), ``target`` (tokens,) → (tokens,)."""
-    scores = from_the_top(scores)
-    return torch.logsumexp(pick_own(scores, slots[target]), -1) - torch.logsumexp(scores, -1)
+def word_log_probs(scores: Tensor, index: SenseIndex) -> Tensor:
+    """log P(word), Eqs. 4 and 5: ``scores`` (tokens, senses) → (tokens, words)."""
+    scores = minus_max(scores)
+    return word_logsumexp(scores, index) - torch.logsumexp(scores, -1, keepdim=True)
+
+
+def target_log_probs(scores: Tensor, index: SenseIndex, target: Tensor) -> Tensor:
+    """log P(target): ``scores`` (tokens, senses), ``target`` (tokens,) → (tokens,)."""
+    scores = minus_max(scores)
+    return torch.logsumexp(pick_targets(scores, index.rows(target)), -1) - torch.logsumexp(scores, -1)

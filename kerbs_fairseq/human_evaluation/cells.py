@@ -10,16 +10,16 @@ import re
 import unicodedata
 from pathlib import Path
 
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_bytes
+
+INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")  # what spreadsheet programs may pass over before a formula
 FORMULA = tuple("=+-@'＝＋－＠")
 LOOKS_LIKE_A_NUMBER = re.compile(
     r"(?:[\W\d_]|e|am|pm|(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)*", re.IGNORECASE
 )
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 SET, INPUT, REFERENCE, ID, RESPONSE, SCORE = "set", "input", "reference", "response id", "response", "score"
-
-
-class Unusable(Exception):
-    """Files that no study can be made of or read from; the text says why."""
 
 
 def shown(line: str) -> str:
@@ -30,8 +30,10 @@ def shown(line: str) -> str:
 
 def escape(text: str) -> str:
     """``text`` as a cell that no spreadsheet program turns into a formula, a number or a date."""
-    number = any(c.isdigit() for c in text) and LOOKS_LIKE_A_NUMBER.fullmatch(text)
-    return f"'{text}" if text.startswith(FORMULA) or number or text.lower() in ("true", "false") else text
+    seen = "".join(c for c in text if unicodedata.category(c) not in INVISIBLE).strip()
+    number = any(c.isdigit() for c in seen) and LOOKS_LIKE_A_NUMBER.fullmatch(seen)
+    harmless = not text.startswith("'") and not seen.startswith(FORMULA) and not number
+    return text if harmless and seen.lower() not in ("true", "false") else f"'{text}"
 
 
 def unescape(cell: str) -> str:
@@ -53,7 +55,7 @@ def write(path: Path, rows: list[list[str]], delimiter: str) -> None:
 def decode(data: bytes, path: Path) -> str:
     """The text of a sheet in the encodings that spreadsheet programs save."""
     if data.startswith(b"PK"):
-        raise Unusable(f"{path} is a spreadsheet, not text: save it as CSV")
+        raise UserError(f"{path} is a spreadsheet, not text: save it as CSV")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # Excel's "Unicode text"
         return data.decode("utf-16", errors="replace")
     try:
@@ -64,17 +66,14 @@ def decode(data: bytes, path: Path) -> str:
 
 def read(path: Path) -> list[tuple[int, dict[str, str]]]:
     """The rows of a sheet by column, each with its number in a spreadsheet, whatever the delimiter and line ends."""
-    try:
-        text = decode(path.read_bytes(), path).replace("\0", "")
-    except OSError as error:
-        raise Unusable(f"cannot read {path}: {error.strerror or error}") from None
+    text = decode(read_bytes(path), path).replace("\0", "")
     for delimiter in DELIMITERS.values():
         try:
             rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
         except csv.Error as error:
-            raise Unusable(f"{path} cannot be read as CSV: {error}") from None
+            raise UserError(f"{path} cannot be read as CSV: {error}") from None
         header = [name.strip().lower() for name in rows[0]] if rows else []
         if ID in header and SCORE in header:
             filled = [(number, row) for number, row in enumerate(rows[1:], start=2) if any(map(str.strip, row))]
             return [(number, dict(zip(header, row))) for number, row in filled]
-    raise Unusable(f"{path} is no rating sheet: its first row must have the columns {ID!r} and {SCORE!r}")
+    raise UserError(f"{path} is not a rating sheet: its first row must have the columns {ID!r} and {SCORE!r}")

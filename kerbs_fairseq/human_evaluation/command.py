@@ -5,7 +5,6 @@ kerbs-rate report study
 """
 
 import argparse
-import io
 import json
 import sys
 from pathlib import Path
@@ -18,7 +17,8 @@ from rich.text import Text
 from kerbs_fairseq.human_evaluation import report as rating_report
 from kerbs_fairseq.human_evaluation import scores as rating_scores
 from kerbs_fairseq.human_evaluation import sheet as rating_sheet
-from kerbs_fairseq.human_evaluation.cells import DELIMITERS, Unusable
+from kerbs_fairseq.human_evaluation.cells import DELIMITERS
+from kerbs_fairseq.runs.errors import UserError, console, visible
 
 NAME = "kerbs-rate"
 NONE = "–"
@@ -61,12 +61,12 @@ def systems_of(given: list[str]) -> dict[str, Path]:
     for text in given:
         name, _, path = (part.strip() for part in text.partition("="))
         if not name or not path:
-            raise Unusable(f"--system {text}: write it as NAME=FILE")
+            raise UserError(f"--system {text}: write it as NAME=FILE")
         if name in systems:
-            raise Unusable(f"--system {name} is given twice")
+            raise UserError(f"--system {name} is given twice")
         systems[name] = Path(path)
     if len(systems) < 2:
-        raise Unusable("a comparison needs two systems: give --system twice or more")
+        raise UserError("a comparison needs two systems: give --system twice or more")
     return systems
 
 
@@ -74,7 +74,7 @@ def make_sheets(args: argparse.Namespace) -> None:
     """``kerbs-rate sheet``."""
     for name in ("sets", "raters"):
         if getattr(args, name) < 1:
-            raise Unusable(f"--{name} {getattr(args, name)}: at least 1")
+            raise UserError(f"--{name} {getattr(args, name)}: at least 1")
     systems = systems_of(args.system)
     key = rating_sheet.make(
         args.source,
@@ -121,7 +121,7 @@ def systems_table(found: dict[str, Any]) -> tuple[str, Table]:
         ends = NONE if of["interval_95"] is None else "{:.2f} to {:.2f}".format(*of["interval_95"])
         means = [number(value) for value in of["raters"].values()]
         counts = [str(count) for count in of["scores"].values()]
-        built.add_row(Text(name), number(of["mean"]), number(of["standard_deviation"]), ends, *means, *counts)
+        built.add_row(Text(visible(name)), number(of["mean"]), number(of["standard_deviation"]), ends, *means, *counts)
     return title, built
 
 
@@ -133,7 +133,7 @@ def tests_table(tests: dict[str, Any]) -> tuple[str, Table]:
         for kind, label in (("paired", "paired"), ("welch", "Welch (unpaired)")):
             result = of[kind]
             figures = [number(result["t"], ".3f"), number(result["df"], ".1f"), p_value(result["p"])]
-            built.add_row(Text(name), label, str(of["sets"]), number(of["difference"], "+.2f"), *figures)
+            built.add_row(Text(visible(name)), label, str(of["sets"]), number(of["difference"], "+.2f"), *figures)
     return title, built
 
 
@@ -162,36 +162,32 @@ def agreement_table(of: dict[str, Any]) -> tuple[str, Table]:
     return f"Agreement between raters ({of['raters']}) on responses with two or more scores ({of['responses']})", built
 
 
-def show(found: dict[str, Any], console: Console) -> None:
+def show(found: dict[str, Any], terminal: Console) -> None:
     """In the terminal."""
     for title, built in (
         systems_table(found),
         agreement_table(found["agreement"]),
         tests_table(found["tests"]),
     ):
-        console.print(Text(title, style="bold"))
-        console.print(built, "")
+        terminal.print(Text(visible(title), style="bold"))
+        terminal.print(built, "")
     for line in notes(found):
-        console.print(Text(line))
+        terminal.print(Text(visible(line)))
 
 
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    args = arguments(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal may not know the letters of a name
-    try:
+    with console(NAME):
+        args = arguments(argv)
         if args.command == "sheet":
             make_sheets(args)
             return
         scores = rating_scores.load(args.sheets, args.key, args.partial)
         found = rating_report.report(scores, args.test, args.baseline)
-    except Unusable as problem:
-        sys.exit(f"{NAME}: {problem}")
-    if args.json:
-        print(json.dumps(found, indent=1))
-    else:
-        show(found, Console(width=None if sys.stdout.isatty() else 120))
+        if args.json:
+            print(json.dumps(found, indent=1))
+        else:
+            show(found, Console(width=None if sys.stdout.isatty() else 120))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from statistics import mean, variance
 from typing import Any, Optional
 
 from kerbs_fairseq.human_evaluation import statistics
-from kerbs_fairseq.human_evaluation.cells import Unusable
 from kerbs_fairseq.human_evaluation.scores import SCALE, Scores
+from kerbs_fairseq.runs.errors import UserError
 
 OWN = "kerbs"
 Sets = dict[int, dict[int, int]]  # {set: {rater: score}} of one system
@@ -79,11 +79,11 @@ def tested(systems: list[str], test: Optional[str], baselines: list[str]) -> tup
     """The system that the tests are about, and those that it is compared with."""
     for name in [*([test] if test is not None else []), *baselines]:
         if name not in systems:
-            raise Unusable(f"there is no system {name!r} in this study: {', '.join(systems)}")
+            raise UserError(f"there is no system {name!r} in this study: {', '.join(systems)}")
     own = [name for name in systems if name.lower() == OWN]
     chosen = test if test is not None else next((name for name in [*own, *systems] if name not in baselines), None)
     if chosen is None or chosen in baselines:
-        raise Unusable(f"{chosen or 'every system'} cannot be its own baseline")
+        raise UserError(f"{chosen or 'every system'} cannot be its own baseline")
     return chosen, list(dict.fromkeys(baselines)) or [name for name in systems if name != chosen]
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from kerbs_fairseq.human_evaluation import cells
-from kerbs_fairseq.human_evaluation.cells import Unusable
 from kerbs_fairseq.human_evaluation.sheet import FORMAT, KEY, checksum
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
 
 SCALE = (0, 1, 2)
 SCORE = re.compile(r"([012])(?:[.,]0*)?")
@@ -56,24 +57,24 @@ class Scores(NamedTuple):
 def read_key(path: Path) -> dict[str, Any]:
     """The key of a study, unchanged since it was written."""
     try:
-        key = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Unusable(f"cannot read the key {path}: {error.strerror or error}") from None
-    except ValueError:
-        raise Unusable(f"{path} is no key of kerbs-rate: it is not JSON") from None
+        key = json.loads(read_text(path, "the key"))
+    except UserError:
+        raise
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is not a key of kerbs-rate: it is not JSON") from None
     if not isinstance(key, dict) or "kerbs-rate" not in key:
-        raise Unusable(f"{path} is no key of kerbs-rate")
+        raise UserError(f"{path} is not a key of kerbs-rate")
     if key["kerbs-rate"] != FORMAT:
-        raise Unusable(f"{path} was written by another version of kerbs-rate")
+        raise UserError(f"{path} was written by another version of kerbs-rate")
     if key.get("checksum") != checksum(key):
-        raise Unusable(f"{path} was changed after it was written: take it from a backup")
+        raise UserError(f"{path} was changed after it was written: take it from a backup")
     return key
 
 
-def listed(problem: str, lines: list[str]) -> Unusable:
+def listed(problem: str, lines: list[str]) -> UserError:
     """An error with one line for each place, or for the first ones."""
     more = [f"… and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
-    return Unusable("\n  ".join([f"{problem}:", *lines[:LISTED], *more]))
+    return UserError("\n  ".join([f"{problem}:", *lines[:LISTED], *more]))
 
 
 def unseen(key: dict[str, Any], name: str) -> str:
@@ -157,7 +158,7 @@ def read(paths: list[Path], key: dict[str, Any], partial: bool = False) -> Score
         what = f"{len(absent)} scores are missing (--partial goes on without them)"
         raise listed(what, places([at.get(name, (unseen(key, name), 0)) for name in absent]))
     if not scores:
-        raise Unusable("no sheet has any score")
+        raise UserError("no sheet has any score")
     return Scores(key, scores, len(absent))
 
 
@@ -165,7 +166,7 @@ def sheets_in(folder: Path) -> list[Path]:
     """The sheets of a study's folder."""
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
     if not found:
-        raise Unusable(f"{folder} has no sheets (rater_1.csv, …)")
+        raise UserError(f"{folder} has no sheets (rater_1.csv, …)")
     return found
 
 
@@ -175,7 +176,7 @@ def load(paths: list[Path], key: Optional[Path] = None, partial: bool = False) -
         return read(sheets_in(paths[0]), read_key(key or paths[0] / KEY), partial)
     folders = [path for path in paths if path.is_dir()]
     if folders:
-        raise Unusable(f"{folders[0]} is a folder: give one folder, or sheets alone")
+        raise UserError(f"{folders[0]} is a directory: give one folder, or sheets alone")
     if key is None:
-        raise Unusable("sheets named one by one need their key: --key key.json")
+        raise UserError("sheets named one by one need their key: --key key.json")
     return read(paths, read_key(key), partial)

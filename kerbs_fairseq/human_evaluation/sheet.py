@@ -7,15 +7,14 @@ same response to an input, it is shown once, and its score counts for each of th
 
 import hashlib
 import json
-import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from kerbs_fairseq.human_evaluation import cells
-from kerbs_fairseq.human_evaluation.cells import Unusable
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import new_folder, read_text
 
 FORMAT = 1
 KEY = "key.json"
@@ -68,12 +67,7 @@ class Item(NamedTuple):
 
 def lines_of(path: Path) -> list[str]:
     """The lines of a text file, as shown."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise Unusable(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise Unusable(f"{path} is not UTF-8 (byte {error.start})") from None
+    text = read_text(path)
     return [cells.shown(line) for line in text.removesuffix("\n").split("\n")] if text else []
 
 
@@ -83,7 +77,7 @@ def items_of(source: Path, systems: dict[str, Path], reference: Optional[Path]) 
     texts = [lines_of(path) for path in paths]
     if len({len(lines) for lines in texts}) > 1:
         counts = ", ".join(f"{path} has {len(lines)}" for path, lines in zip(paths, texts))
-        raise Unusable(f"the files must have the same number of lines: {counts}")
+        raise UserError(f"the files must have the same number of lines: {counts}")
     inputs, references = texts[0], texts[-1] if reference else None
     first = {text: number for number, text in reversed(list(enumerate(inputs))) if text}
     return [
@@ -100,7 +94,7 @@ def items_of(source: Path, systems: dict[str, Path], reference: Optional[Path]) 
 def chosen(items: list[Item], sets: int, seed: int) -> list[Item]:
     """``sets`` of the items, at random."""
     if len(items) < sets:
-        raise Unusable(f"there are {len(items)} different inputs, and --sets asks for {sets}")
+        raise UserError(f"there are {len(items)} different inputs, and --sets asks for {sets}")
     return random.Random(f"{seed} sets").sample(items, sets)
 
 
@@ -160,22 +154,13 @@ def make(
     seed: int = 1,
     delimiter: str = ",",
 ) -> dict[str, Any]:
-    """Write a study into ``folder``, the whole folder or nothing; its key."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Unusable(f"{folder} is there already, perhaps with filled sheets: nothing is overwritten, name another")
-    items = chosen(items_of(source, systems, reference), sets, seed)
-    key, sheets = study(items, raters, seed)
-    beside = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}")
-    try:
-        beside.mkdir()
+    """Write a study into the new ``folder``, the whole folder or nothing; its key."""
+    with new_folder(folder) as beside:
+        items = chosen(items_of(source, systems, reference), sets, seed)
+        key, sheets = study(items, raters, seed)
         for number, rows in enumerate(sheets, start=1):
             cells.write(beside / f"rater_{number}.csv", rows, delimiter)
         instructions = INSTRUCTIONS.format(WITH_REFERENCE if reference else "")
         (beside / "INSTRUCTIONS.md").write_text(instructions, encoding="utf-8")
         (beside / KEY).write_text(json.dumps(key, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(beside, folder)  # fails where somebody filled the folder meanwhile
-    except OSError as error:
-        raise Unusable(f"cannot write {folder}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return key

@@ -6,7 +6,6 @@ Words by number of senses (Table 5 of the paper), words that won and lost most s
 
 import argparse
 import contextlib
-import io
 import json
 import logging
 import math
@@ -21,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kerbs_fairseq.inspection import findings
-from kerbs_fairseq.inspection.learned import Learned, Unreadable, load
+from kerbs_fairseq.inspection.learned import Learned, load
+from kerbs_fairseq.runs.errors import UserError, console, visible
 
 NAME = "kerbs-inspect"
 BAR = 20  # characters of the longest bar
@@ -40,21 +40,31 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("--contexts", type=int, default=3, help="contexts to show for each sense (3)")
     parser.add_argument("--samples", type=int, default=8, help="words to show in each list (8)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_code_options(parser)
     return parser.parse_args(argv)
+
+
+def add_code_options(parser: argparse.ArgumentParser) -> None:
+    """Options for what runs code that comes with a model."""
+    parser.add_argument("--user-dir", type=Path, help="code of a model of your own, as in training")
+    parser.add_argument(
+        "--trust", action="store_true",
+        help="load all that the checkpoint holds, and import its --user-dir: both can run code",
+    )  # fmt: skip
 
 
 def inspect(args: argparse.Namespace) -> dict[str, Any]:
     """Everything that was asked for, as plain data."""
     for name in ("contexts", "samples"):
         if getattr(args, name) < 1:
-            raise Unreadable(f"--{name} {getattr(args, name)}: at least 1")
-    model = load(args.checkpoint, args.data)
+            raise UserError(f"--{name} {getattr(args, name)}: at least 1")
+    model = load(args.checkpoint, args.data, args.trust)
     found = findings.everything(model, args.samples)
     found["groups"] = {}
     for text in args.group:
         name, is_there, words = text.partition("=")
         if not is_there or not words:
-            raise Unreadable(f"--group {text}: write it as NAME=WORD,WORD")
+            raise UserError(f"--group {text}: write it as NAME=WORD,WORD")
         found["groups"][name] = findings.group(model, words.split(","))
     found["words"] = [findings.word_in_detail(model, word) for word in args.word]
     if args.data and args.word:
@@ -64,8 +74,9 @@ def inspect(args: argparse.Namespace) -> dict[str, Any]:
 
 def add_contexts(words: list[dict[str, Any]], model: Learned, args: argparse.Namespace) -> None:
     """To each sense the sentences in which it is the likeliest, and how often it was."""
-    from kerbs_fairseq.inspection.contexts import occurrences  # loads fairseq and all its models
+    from kerbs_fairseq.inspection.contexts import import_code, occurrences  # loads fairseq and all its models
 
+    import_code(model.code, args.user_dir, args.trust)
     at = {model.find(word["word"]): word for word in words}
     senses = {sense["sense"]: sense for word in words for sense in word["senses"]}
     for sense in senses.values():
@@ -96,25 +107,30 @@ def table(title: str, *columns: str) -> Table:
 
 
 def row(built: Table, *cells: object) -> None:
-    """Numbers with three digits, words as they are."""
-    built.add_row(*(Text(f"{cell:.3f}" if isinstance(cell, float) else str(cell)) for cell in cells))
+    """Numbers with three digits, words so that they can be seen."""
+    texts = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells)
+    built.add_row(*(Text("\n".join(map(visible, text.split("\n")))) for text in texts))
 
 
-def show(found: dict[str, Any], console: Console) -> None:
+def show(found: dict[str, Any], terminal: Console) -> None:
     """Print tables."""
     model = found["model"]
-    console.print(
+    terminal.print(
         f"{model['senses']} senses of {model['words']} words, {model['features']} features, kernel {model['kernel']}, "
         f"{model['updates']} updates, {model['moves']} moves", highlight=False,
     )  # fmt: skip
     if not model["named"]:
-        console.print("No dictionary found: words are shown by number. --data FOLDER names them.", style="yellow")
+        terminal.print("No dictionary found: words are shown by number. --data FOLDER names them.", style="yellow")
+    elif not model["dictionary_checked"]:
+        terminal.print("Whether this is the dictionary of the training: unknown (an old checkpoint).", style="yellow")
+    if not model["start_known"]:
+        terminal.print("Senses per word at the start: unknown (an old checkpoint).", style="yellow")
     tables = [senses_table(found), *movers_tables(found), *theta_tables(found), idle_table(found)]
     for one in tables + [word_table(word) for word in found["words"]]:
         title, one.title = one.title, None  # a title of the table itself would be wrapped to its width
-        console.print()
-        console.print(Text(str(title), style="bold"))
-        console.print(one)
+        terminal.print()
+        terminal.print(Text(visible(title), style="bold"))
+        terminal.print(one)
 
 
 def senses_table(found: dict[str, Any]) -> Table:
@@ -122,7 +138,7 @@ def senses_table(found: dict[str, Any]) -> Table:
     built = table("Senses per word", ">senses", ">words", "", "such as")
     most = max(1, *(line["words"] for line in found["senses_per_word"]))
     for line in found["senses_per_word"]:
-        bar = "█" * math.ceil(BAR * line["words"] / most)
+        bar = ("█" if "utf" in (sys.stdout.encoding or "utf").lower() else "#") * math.ceil(BAR * line["words"] / most)
         row(built, line["senses"], line["words"], bar, " ".join(line["samples"]))
     return built
 
@@ -139,7 +155,7 @@ def movers_tables(found: dict[str, Any]) -> list[Table]:
 def theta_tables(found: dict[str, Any]) -> list[Table]:
     """θ: quantiles, extremes, groups."""
     theta = found["theta"]
-    groups = table("Groups", "group", ">words", ">θ", ">spread", ">senses a word")
+    groups = table("Groups", "group", ">words", ">θ", ">spread", ">senses per word")
     for name, line in found["groups"].items():
         row(groups, name, len(line["words"]), line["theta"], line["spread"], line["senses"])
     of_groups = [groups] if found["groups"] else []
@@ -180,15 +196,6 @@ def word_table(word: dict[str, Any]) -> Table:
     return built
 
 
-def without_nan(found: Any) -> Any:
-    """The same with None for numbers that JSON does not have."""
-    if isinstance(found, dict):
-        return {name: without_nan(value) for name, value in found.items()}
-    if isinstance(found, list):
-        return [without_nan(value) for value in found]
-    return None if isinstance(found, float) and not math.isfinite(found) else found
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without fairseq's chatter, and torch's."""
@@ -204,18 +211,14 @@ def quiet() -> Iterator[None]:
 
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    args = arguments(argv)
-    try:
+    with console(NAME):
+        args = arguments(argv)
         with quiet():
             found = inspect(args)
-    except Unreadable as problem:
-        sys.exit(f"{NAME}: {problem}")
-    if args.json:
-        print(json.dumps(without_nan(found), indent=1))
-    else:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # a terminal may not know θ, or the words
-        show(found, Console(width=None if sys.stdout.isatty() else 120))
+        if args.json:
+            print(json.dumps(findings.without_nan(found), indent=1))
+        else:
+            show(found, Console(width=None if sys.stdout.isatty() else 120))
 
 
 if __name__ == "__main__":

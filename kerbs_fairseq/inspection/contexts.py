@@ -1,17 +1,19 @@
 """Real contexts of words: every time a word is the target, which of its senses is the likely one, and the sentence."""
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import checkpoint_utils, models, tasks, utils
 from torch import Tensor
 
 import kerbs_fairseq  # noqa: F401  (mends fairseq and registers the twins)
 from kerbs_fairseq.functional.input_embedding import own_vectors, posterior_weights
-from kerbs_fairseq.inspection.learned import Unreadable
 from kerbs_fairseq.plugin.decoders import features_of
+from kerbs_fairseq.runs.checkpoint import Code
+from kerbs_fairseq.runs.errors import UserError, told
 
 TOKENS = 4000  # of a batch
 AROUND = 15  # words before and after that make a context: language models read in blocks
@@ -41,22 +43,33 @@ class Found(NamedTuple):
     probabilities: Tensor  # (n,): of them among the senses of their words
 
 
+def import_code(code: Optional[Code], user_dir: Optional[Path], trust: bool = False) -> None:
+    """Import the ``user_dir`` that a model needs; the one that its checkpoint names only if that is to be trusted."""
+    folder = str(user_dir or "")
+    known = code is not None and code.architecture in {**models.ARCH_MODEL_REGISTRY, **models.MODEL_REGISTRY}
+    if not folder and code is not None and code.user_dir and not (known and code.task in tasks.TASK_REGISTRY):
+        if not trust:
+            what = f"task {code.task}" if known else f"architecture {code.architecture}"
+            raise UserError(
+                f"the {what} comes from the --user-dir {code.user_dir} of the training, which is code to be run: "
+                "name it again by --user-dir, or give --trust"
+            )
+        folder = code.user_dir
+    if folder:
+        with told(f"--user-dir {folder} cannot be imported"):
+            utils.import_user_module(Namespace(user_dir=folder))
+
+
 class Reader:
     """A model together with a split of a preprocessed corpus."""
 
     def __init__(self, checkpoint: Path, data: Path, split: str) -> None:
-        try:
+        with told(f"the model cannot be loaded together with --data {data}"):  # other dictionaries, missing files
             (self.model,), _, self.task = checkpoint_utils.load_model_ensemble_and_task(
                 [str(checkpoint)], arg_overrides={"data": str(data)}
             )
-        except Exception as error:  # fairseq raises whatever comes: other dictionaries, missing files
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise Unreadable(f"the model cannot be loaded together with --data {data}: {reason}") from None
-        try:
+        with told(f"--data {data} has no {split} that can be read; choose another --split"):
             self.task.load_dataset(split)
-        except Exception as error:
-            reason = "" if isinstance(error, FileNotFoundError) else f" ({error})"
-            raise Unreadable(f"--data {data} has no {split} that can be read{reason}: choose another --split") from None
         self.split = split
         self.model.eval()
 
@@ -67,32 +80,39 @@ class Reader:
 
     def batches(self, tokens: int = TOKENS, shuffle: bool = False) -> Iterator[dict[str, Any]]:
         """The split in batches of at most ``tokens``; shuffled always the same way."""
-        dataset = self.task.dataset(self.split)
-        longest = max((int(dataset.num_tokens(i)) for i in range(len(dataset))), default=0)
-        found = self.task.get_batch_iterator(
-            dataset,
-            max_tokens=max(tokens, longest),  # a language model may read in blocks that are longer than a batch
-            max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
-            ignore_invalid_inputs=True,
-            seed=1,
-        )
-        yield from (batch for batch in found.next_epoch_itr(shuffle=shuffle) if batch)
+        with told(f"{self.split} cannot be read, its files may be damaged"):
+            dataset = self.task.dataset(self.split)
+            longest = max((int(dataset.num_tokens(i)) for i in range(len(dataset))), default=0)
+            found = self.task.get_batch_iterator(
+                dataset,
+                max_tokens=max(tokens, longest),  # a language model may read in blocks that are longer than a batch
+                max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
+                ignore_invalid_inputs=True,
+                seed=1,
+            )
+            for batch in found.next_epoch_itr(shuffle=shuffle):
+                if batch:
+                    yield self.checked(batch)
+
+    def checked(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The same batch, if all its target words are in the dictionary."""
+        if int(batch["target"].min()) < 0 or int(batch["target"].max()) >= len(self.dictionary):
+            raise UserError(f"{self.split} has words that the dictionary has not: it is damaged, or of other data")
+        return batch
 
     @torch.no_grad()
     def find(self, batch: dict[str, Any], wanted: Tensor) -> Found:
         """Where in a batch words are targets that are ``wanted`` (words,), and which senses are meant."""
-        with features_of(self.model.decoder):
+        with told(f"the model cannot be run on {self.split}"), features_of(self.model.decoder):
             features = self.model(**batch["net_input"])[0]  # (sentences, length, d)
         if not bool(torch.isfinite(features).all()):
-            raise Unreadable(
-                "the model computes NaN or infinities: its training went wrong; take an earlier checkpoint"
-            )
+            raise UserError("the model computes NaN or infinities: its training went wrong; take an earlier checkpoint")
         table = self.model.decoder.head.senses
         rows, columns = wanted[batch["target"]].nonzero(as_tuple=True)
         words = batch["target"][rows, columns]
-        own, chosen = table.slots[words], features[rows, columns]
-        theta = None if table.theta is None else table.theta[own.clamp_min(0)]
-        weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, own, table.kernel)
+        own, chosen = table.index.rows(words), features[rows, columns]
+        theta, bias = (None if x is None else x[own.clamp_min(0)] for x in (table.theta, table.bias))
+        weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, bias, own, table.kernel)
         best = weights.argmax(1, keepdim=True)
         return Found(rows, columns, words, chosen, own.gather(1, best).squeeze(1), weights.gather(1, best).squeeze(1))
 

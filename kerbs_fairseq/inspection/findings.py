@@ -1,5 +1,6 @@
 """What there is to say of a trained KerBS model, as plain Python data: for the terminal, for JSON and for reports."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,17 +32,21 @@ def overview(model: Learned) -> dict[str, Any]:
         "moves": model.moves,
         "options": {name: str(model.options[name]) for name in kept if name in model.options},
         "named": model.counts is not None,
+        "dictionary_checked": model.same_dictionary is not None,
+        "start_known": model.initial is not None,
     }
 
 
 def by_number(model: Learned, samples: int = 8) -> list[dict[str, Any]]:
     """Table 5 of the paper: how many words have so many senses, and the most frequent of them."""
-    numbers, order = model.numbers, by_frequency(model)
-    found = []
-    for n in range(1, int(numbers.max()) + 1):
-        words = [model.words[i] for i in order if int(numbers[i]) == n]
-        found.append({"senses": n, "words": int((numbers[SPECIAL:] == n).sum()), "samples": words[:samples]})
-    return found
+    numbers = model.numbers.tolist()
+    found: dict[int, dict[str, Any]] = {}
+    for word in by_frequency(model):
+        line = found.setdefault(numbers[word], {"senses": numbers[word], "words": 0, "samples": []})
+        line["words"] += 1
+        if len(line["samples"]) < samples:
+            line["samples"].append(model.words[word])
+    return [found[n] for n in sorted(found)]
 
 
 def by_frequency(model: Learned) -> list[int]:
@@ -52,8 +57,8 @@ def by_frequency(model: Learned) -> list[int]:
 
 
 def movers(model: Learned, most: int = 8) -> dict[str, list[dict[str, Any]]]:
-    """The words that have won and lost most senses since the start; empty if the start cannot be known."""
-    first = model.first_numbers()
+    """The words that have won and lost most senses since the start; empty if the checkpoint does not know the start."""
+    first = model.initial
     if first is None:
         return {}
     change = model.numbers - first
@@ -133,7 +138,7 @@ def word_in_detail(model: Learned, word: str, nearest: int = 5) -> dict[str, Any
             }
         )
     count = None if model.counts is None else int(model.counts[at])
-    return {"word": word, "count": count, "theta": float(model.word_theta()[at]), "senses": senses}
+    return {"word": model.words[at], "count": count, "theta": float(model.word_theta()[at]), "senses": senses}
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
@@ -154,3 +159,12 @@ def everything(model: Learned, samples: int = 8) -> dict[str, Any]:
         "theta": widths(model, samples),
         "idle": idle(model, samples),
     }
+
+
+def without_nan(found: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(found, dict):
+        return {name: without_nan(value) for name, value in found.items()}
+    if isinstance(found, (list, tuple)):
+        return [without_nan(value) for value in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found

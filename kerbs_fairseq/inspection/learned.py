@@ -1,6 +1,7 @@
 """What a KerBS checkpoint has learned, read without building the model: senses, θ, usage, and the words' names."""
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Optional
@@ -8,17 +9,12 @@ from typing import Any, NoReturn, Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.initialization import initial_senses
-from kerbs_fairseq.functional.input_embedding import usage_weights
 from kerbs_fairseq.functional.kernel import KERNELS, released_theta
-from kerbs_fairseq.functional.words import slots_of
+from kerbs_fairseq.runs import checkpoint as schema
+from kerbs_fairseq.runs.checkpoint import Checkpoint, Code, fingerprint, integer, whole
+from kerbs_fairseq.runs.errors import UserError, told
 
-HEAD = "head.senses.vectors"
 SPECIAL = 4  # symbols at the start of every dictionary of fairseq's
-
-
-class Unreadable(Exception):
-    """A file that is not what it should be; the text says what to do."""
 
 
 @dataclass
@@ -35,6 +31,9 @@ class Learned:
     options: dict[str, Any]  # of the model
     updates: int
     moves: int
+    initial: Optional[Tensor] = None  # (V,): senses per word at the start; None in old checkpoints
+    same_dictionary: Optional[bool] = None  # whether ``words`` are those of the training; None: unknown
+    code: Optional[Code] = None  # what it takes to build the model
 
     @property
     def n_words(self) -> int:
@@ -49,10 +48,9 @@ class Learned:
     @property
     def share(self) -> Tensor:
         """The share of each sense in the usage of its word (S,); equal shares in a word that was never seen."""
-        slots = self.slots()
-        found = torch.zeros(len(self.usage) + 1)
-        found[slots.flatten()] = usage_weights(self.usage, slots).flatten()  # empty slots, −1, go to the end
-        return found[:-1]
+        usage = self.usage.double()  # that of a word that has not been seen for long is too small for float32
+        total = torch.zeros(self.n_words, dtype=usage.dtype).index_add(0, self.sense_to_word, usage)[self.sense_to_word]
+        return torch.where(total > 0, usage / total, 1 / self.numbers[self.sense_to_word]).float()
 
     @property
     def seen(self) -> Tensor:
@@ -64,145 +62,159 @@ class Learned:
         own = (self.sense_to_word == word).nonzero().flatten()
         return own[torch.argsort(self.usage[own], descending=True, stable=True)].tolist()
 
-    def slots(self) -> Tensor:
-        """(V, most senses of a word)."""
-        return slots_of(self.sense_to_word, self.n_words, int(self.numbers.max()))
-
     def word_theta(self) -> Tensor:
         """θ of each word (V,): of its senses, weighted by usage."""
         return torch.zeros(self.n_words).index_add(0, self.sense_to_word, self.theta * self.share)
 
-    def first_numbers(self) -> Optional[Tensor]:
-        """How many senses each word had before training (V,); None if that cannot be known."""
-        o = self.options
-        try:
-            return initial_senses(
-                self.n_words, o["kerbs_senses"], o["kerbs_min_senses"], o["kerbs_max_senses"], str(o["kerbs_init"]),
-                self.counts, range(SPECIAL), o["kerbs_seed"],
-            )  # fmt: skip
-        except (KeyError, ValueError):
-            return None
-
     def find(self, word: str) -> int:
-        """Its number, or :class:`Unreadable` with the words nearest to it."""
-        for spelled in (word, f"▁{word}"):  # as sentencepiece writes the start of a word
+        """Its number, or a :class:`UserError` with the words nearest to it."""
+        for spelled in (f"▁{word}", word):  # ▁ is how sentencepiece writes the start of a word
             if spelled in self.words:
                 return self.words.index(spelled)
         near = difflib.get_close_matches(word, self.words, 5, 0.5) or difflib.get_close_matches(
             word.lower(), self.words, 5, 0.5
         )
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise Unreadable(f"there is no word {word!r} among the {self.n_words} of the model{hint}")
+        raise UserError(f"there is no word {word!r} among the {self.n_words} of the model{hint}")
 
 
-def load(path: Path, data: Optional[Path] = None) -> Learned:
-    """Read a checkpoint; the dictionary comes from ``data``, or else from where the model was trained."""
-    return learned_of(read(path), path, data)
+def load(path: Path, data: Optional[Path] = None, trust: bool = False) -> Learned:
+    """Read a checkpoint; ``data`` is a folder of fairseq-preprocess, for the words' names."""
+    return learned_of(schema.load(path, trust), data)
 
 
-def learned_of(state: dict[str, Any], path: Path, data: Optional[Path] = None) -> Learned:
-    """The same from a checkpoint that was read from ``path``."""
-    model = state["model"]
-    name = next((name for name in model if name.endswith(HEAD)), None)
-    if name is None:
-        why = "a mixture of softmaxes" if any(".head.prior" in key for key in model) else "no senses in it"
-        raise Unreadable(f"{path} is no KerBS model: {why}; train with --arch kerbs_…")
-    prefix = name[: -len(HEAD)] + "head."
-    get = {key[len(prefix) :]: value for key, value in model.items() if key.startswith(prefix)}
-    missing = {"senses.kernel_id", "senses.sense_to_word"} - get.keys()
-    if missing:
-        raise Unreadable(f"{path} was written by another version: it has no {', '.join(sorted(missing))}")
-    kernel = KERNELS[int(get["senses.kernel_id"])]
-    options, task = settings(state)
-    raw = get.get("senses.theta_raw")
-    sense_to_word = get["senses.sense_to_word"]
-    n_words = int(sense_to_word.max()) + 1
-    words, counts = names(n_words, {**options, **task}, data)
+def learned_of(checkpoint: Checkpoint, data: Optional[Path] = None) -> Learned:
+    """The same from a checkpoint that has been read."""
+    head = sound(checkpoint)
+    kernel = KERNELS[int(head[schema.KERNEL])]
+    sense_to_word = head[schema.MAP].long()
+    S, V = len(sense_to_word), int(sense_to_word.max()) + 1
+    options = checkpoint.options("model")
+    raw = head.get(schema.THETA)
+    initial = head.get(schema.INITIAL)
+    vocabulary = integer(head.get(schema.VOCABULARY)) or None  # 0: unknown
+    words, counts, same = names(V, {**options, **checkpoint.options("task")}, data, vocabulary)
     return Learned(
-        vectors=get["senses.vectors"].float(),
-        theta=torch.zeros(len(sense_to_word)) if raw is None else theta_of(raw.float(), kernel, options),
+        vectors=head[schema.VECTORS].float(),
+        theta=torch.zeros(S) if raw is None else theta_of(raw.float() * schema.theta_rate(head), kernel, options),
         sense_to_word=sense_to_word,
-        usage=get.get("statistics.usage", torch.zeros(len(sense_to_word))).float(),  # none in old checkpoints
+        usage=head.get(schema.USAGE, torch.zeros(S)).float(),  # none in old checkpoints
         kernel=kernel,
         words=words,
         counts=counts,
         options=options,
-        updates=int(get.get("statistics.updates", 0)),
-        moves=int(get.get("statistics.moves", 0)),
+        updates=whole(head.get(schema.UPDATES, 0)),
+        moves=whole(head.get(schema.MOVES, 0)),
+        initial=None if initial is None or not bool((initial > 0).all()) else initial.long(),
+        same_dictionary=same,
+        code=checkpoint.code,
     )
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A checkpoint on the CPU."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=False)
-    except FileNotFoundError:
-        raise Unreadable(f"{path} is not there") from None
-    except Exception as error:  # whatever unpickling a file that is none may raise
-        raise Unreadable(f"{path} cannot be read as a checkpoint ({type(error).__name__})") from None
-    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        raise Unreadable(f"{path} is no fairseq checkpoint: it has no model")
-    return state
+def sound(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The tensors of the KerBS layer, or what is wrong with them: a file may have been edited."""
+    head, path = checkpoint.head, checkpoint.path
+    if not head:
+        why = {"MoS": "it is a mixture of softmaxes", "softmax": "it has no senses"}[checkpoint.layer]
+        raise UserError(f"{path} is not a KerBS model: {why}; train with --arch kerbs_…")
+    missing = {schema.KERNEL, schema.MAP} - head.keys()
+    if missing:
+        raise UserError(f"{path} was written by another version: it has no {', '.join(sorted(missing))}")
+    problem = next(faults(head), None)
+    if problem:
+        raise UserError(f"{path} is damaged: {problem}")
+    return head
+
+
+def faults(head: dict[str, Tensor]) -> Iterator[str]:
+    """What is wrong with the tensors of a KerBS layer."""
+    vectors, words, kernel = head[schema.VECTORS], head[schema.MAP], integer(head[schema.KERNEL])
+    if vectors.dim() != 2 or not vectors.numel() or not vectors.is_floating_point():
+        yield f"{schema.VECTORS} is not a matrix of numbers"
+        return
+    if kernel is None or not 0 <= kernel < len(KERNELS):
+        yield f"{schema.KERNEL} is {kernel}, not one of 0 to {len(KERNELS) - 1} ({', '.join(KERNELS)})"
+        return
+    if words.shape != vectors.shape[:1] or words.is_floating_point() or words.dtype == torch.bool:
+        yield f"{schema.MAP} is not a whole number for each of {len(vectors)} senses"
+    elif int(words.min()) < 0 or int(words.max()) >= len(words):
+        yield f"{schema.MAP} has numbers from {int(words.min())} to {int(words.max())}, for {len(words)} senses"
+    elif int(torch.bincount(words).min()) == 0:
+        yield f"{schema.MAP} has no sense for word {int(torch.bincount(words).argmin())}"
+    elif schema.INITIAL in head and head[schema.INITIAL].shape != (int(words.max()) + 1,):
+        yield f"{schema.INITIAL} is not a number for each of {int(words.max()) + 1} words"
+    for name in (schema.THETA, schema.USAGE):
+        value = head.get(name)
+        if value is not None and (value.shape != vectors.shape[:1] or not value.is_floating_point()):
+            yield f"{name} is not a number for each of {len(vectors)} senses"
+    if schema.THETA not in head and KERNELS[kernel] != "dot":
+        yield f"it has no {schema.THETA}"
 
 
 def theta_of(raw: Tensor, kernel: str, options: dict[str, Any]) -> Tensor:
     """θ (S,) as the kernel uses it."""
     if kernel == "released":
         return released_theta(raw)
-    bound = float(options.get("kerbs_theta_bound", 8.0))
+    try:
+        bound = float(options.get("kerbs_theta_bound", 8.0))
+    except (TypeError, ValueError):
+        bound = 8.0
     return raw.clamp(-bound, bound)
 
 
-def settings(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of model and task, in whichever of fairseq's two forms."""
-    cfg = state.get("cfg")
-    if cfg:
-        parts = [cfg.get("model"), cfg.get("task")]
-        return tuple(
-            dict(vars(p)) if hasattr(p, "__dict__") and not hasattr(p, "items") else dict(p or {}) for p in parts
-        )  # type: ignore[return-value]
-    args = vars(state["args"]) if state.get("args") is not None else {}
-    return args, args
+def names(
+    n_words: int, task: dict[str, Any], data: Optional[Path], vocabulary: Optional[int] = None
+) -> tuple[list[str], Optional[Tensor], Optional[bool]]:
+    """The words, their counts, and whether they are those of the training (None if the checkpoint does not say).
+
+    ``vocabulary`` is the fingerprint of the dictionary of the training. Without a dictionary that fits, the words are
+    numbers.
+    """
+    folder = data or Path(str(task.get("data") or "nowhere").split(":")[0])
+    problem = None
+    for path in dictionaries(folder, task):
+        symbols, counts = read_dictionary(path)
+        cut = whole(task.get("output_dictionary_size") or 0) == n_words  # a language model with fewer words
+        if len(symbols) != n_words and not (cut and len(symbols) > n_words):
+            problem = problem or f"{path} has {len(symbols)} words, the model has {n_words}"
+            continue
+        same = None if vocabulary is None else vocabulary in (fingerprint(symbols[:n_words]), fingerprint(symbols))
+        if same is False:
+            problem = problem or f"{path} is not the dictionary that the model was trained with"
+            continue
+        return symbols[:n_words], torch.tensor(counts[:n_words]), same
+    if data:
+        refuse_data(data, problem)
+    return [f"#{i}" for i in range(n_words)], None, None
 
 
-def names(n_words: int, task: dict[str, Any], data: Optional[Path]) -> tuple[list[str], Optional[Tensor]]:
-    """The words and their counts; numbers in the place of words if there is no dictionary."""
+def read_dictionary(path: Path) -> tuple[list[str], list[int]]:
+    """Symbols and counts, as fairseq reads them."""
     from fairseq.data import Dictionary
 
-    folder = data or Path(str(task.get("data", "")).split(":")[0])
-    path = dictionary_of(folder, task)
-    if path is not None:
-        try:
-            dictionary = Dictionary.load(str(path))
-        except Exception as error:  # whatever a broken file makes it raise
-            raise Unreadable(f"{path} cannot be read as a dictionary: {error}") from None
-        cut = int(task.get("output_dictionary_size") or -1) == n_words  # a language model with fewer words
-        if len(dictionary) == n_words or (cut and len(dictionary) > n_words):
-            return list(dictionary.symbols[:n_words]), torch.tensor(dictionary.count[:n_words])
-    if data:
-        refuse_data(data, path, n_words)
-    return [f"#{i}" for i in range(n_words)], None
+    with told(f"{path} cannot be read as a dictionary"):
+        dictionary = Dictionary.load(str(path))
+        return list(dictionary.symbols), [min(int(count), 2**53) for count in dictionary.count]
 
 
-def dictionary_of(folder: Path, task: dict[str, Any]) -> Optional[Path]:
-    """The file of the target's dictionary, found as fairseq's tasks find it."""
+def dictionaries(folder: Path, task: dict[str, Any]) -> list[Path]:
+    """Files that may be the target's dictionary, the likeliest first: found as fairseq's tasks find it."""
     from fairseq.data.data_utils import infer_language_pair
 
-    if (folder / "dict.txt").is_file():
-        return folder / "dict.txt"
     target = task.get("target_lang")
-    if not target and folder.is_dir():
-        target = infer_language_pair(str(folder))[1]
-    path = folder / f"dict.{target}.txt"
-    return path if path.is_file() else None
+    names = [f"dict.{target}.txt", "dict.txt"]
+    with told(f"{folder} cannot be read"):
+        if not target and folder.is_dir():
+            names[0] = f"dict.{infer_language_pair(str(folder))[1]}.txt"
+        if "target_lang" not in task:  # a language model
+            names.reverse()
+        return [folder / name for name in names if (folder / name).is_file()]
 
 
-def refuse_data(data: Path, path: Optional[Path], n_words: int) -> NoReturn:
+def refuse_data(data: Path, problem: Optional[str]) -> NoReturn:
     """Say why no word can be named by it."""
     if not data.is_dir():
-        raise Unreadable(f"--data {data} is no folder")
-    if path is None:
-        raise Unreadable(
-            f"--data {data} has no dictionary of the target: give the folder that fairseq-preprocess wrote"
-        )
-    raise Unreadable(f"{path} is another dictionary than the model's, which has {n_words} words")
+        raise UserError(f"--data {data} is not a directory")
+    raise UserError(
+        problem or f"--data {data} has no dictionary of the target: give the folder that fairseq-preprocess wrote"
+    )

@@ -8,17 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.input_embedding import own_vectors, posterior_weights, usage_weights, weighted
+from kerbs_fairseq.functional.words import SenseIndex
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 
 INPUTS = ("untied", "usage", "posterior")
 
 
 class Gathered(NamedTuple):
-    """What some words are made of: their senses (..., k), the vectors (..., k, d) and θ (..., k), None for ``dot``."""
+    """What some words are made of: their senses (..., k), the vectors (..., k, d), θ and bias (..., k) if any."""
 
     own: Tensor
     vectors: Tensor
     theta: Optional[Tensor]
+    bias: Optional[Tensor]
 
     def steps(self) -> "list[Gathered]":
         """(batch, length, ...) as one (batch, 1, ...) for each step."""
@@ -27,11 +29,13 @@ class Gathered(NamedTuple):
 
     def detached(self) -> "Gathered":
         """The same without gradients."""
-        return Gathered(self.own, self.vectors.detach(), None if self.theta is None else self.theta.detach())
+        theta, bias = (None if x is None else x.detach() for x in (self.theta, self.bias))
+        return Gathered(self.own, self.vectors.detach(), theta, bias)
 
     def without_first(self) -> "Gathered":
         """(batch, length, ...) from the second step on."""
-        return Gathered(self.own[:, 1:], self.vectors[:, 1:], None if self.theta is None else self.theta[:, 1:])
+        theta, bias = (None if x is None else x[:, 1:] for x in (self.theta, self.bias))
+        return Gathered(self.own[:, 1:], self.vectors[:, 1:], theta, bias)
 
 
 class SenseInput(nn.Module):
@@ -51,21 +55,23 @@ class SenseInput(nn.Module):
         self.register_buffer("choice_id", torch.tensor(INPUTS.index(choice)))
         self.__dict__["head"] = head  # not a submodule: its parameters belong to the output layer
         self.padding_idx, self.embedding_dim, self.num_embeddings = padding_idx, head.in_features, head.n_words
-        self._padding_sense: tuple[Optional[Tensor], Optional[int]] = (None, None)
+        self._padding_sense: tuple[Optional[SenseIndex], Optional[int]] = (None, None)
         self._given: tuple[Optional[Gathered], Optional[Tensor], Optional[Tensor]] = (None, None, None)
 
     def gather(self, tokens: Tensor) -> Gathered:
         """What the words (...) are made of; once for all steps, as its backward pass fills a whole table."""
         table = self.head.senses
-        own, theta = table.slots[tokens], table.theta
+        own = table.index.rows(tokens)
         vectors = own_vectors(table.vectors, own, self.padding_sense())
-        return Gathered(own, vectors, None if theta is None else theta[own.clamp_min(0)])
+        theta, bias = (None if x is None else x[own.clamp_min(0)] for x in (table.theta, table.bias))
+        return Gathered(own, vectors, theta, bias)
 
     def padding_sense(self) -> Optional[int]:
         """The sense of the padding word; looked up again only when the map has changed, as it waits for the device."""
-        slots = self.head.senses.slots
-        if self._padding_sense[0] is not slots:
-            self._padding_sense = slots, None if self.padding_idx is None else int(slots[self.padding_idx, 0])
+        index = self.head.senses.index
+        if self._padding_sense[0] is not index:
+            at = None if self.padding_idx is None else int(index.order[index.offsets[self.padding_idx]])
+            self._padding_sense = index, at
         return self._padding_sense[1]
 
     def prior(self, words: Gathered) -> Tensor:
@@ -74,7 +80,8 @@ class SenseInput(nn.Module):
 
     def posterior(self, contexts: Tensor, words: Gathered) -> Tensor:
         """Weights (..., k) from the contexts (..., d) that were asked to predict the words."""
-        return posterior_weights(contexts, words.vectors, words.theta, words.own, self.head.senses.kernel)
+        kernel = self.head.senses.kernel
+        return posterior_weights(contexts, words.vectors, words.theta, words.bias, words.own, kernel)
 
     @contextlib.contextmanager
     def given(

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.chunked_loss import Loss, fused_loss
+from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.decoding import WordScorer
-from kerbs_fairseq.functional.initialization import initial_senses, initial_vectors, map_of
+from kerbs_fairseq.functional.initialization import initial_bias, initial_senses, initial_vectors, map_of
 from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.functional.reference import reference_loss
+from kerbs_fairseq.functional.types import Loss
 from kerbs_fairseq.functional.words import word_log_probs
 from kerbs_fairseq.modules.sense_table import SenseTable
 from kerbs_fairseq.modules.statistics import SenseStatistics
@@ -29,56 +30,94 @@ class KernelizedBayesianSoftmax(nn.Module):
     Args:
         in_features: size d of a feature vector
         n_words: size V of the vocabulary
-        senses: senses a word on average; S = round(senses · V)
+        senses: senses per word on average; S = round(senses · V)
         min_senses, max_senses: bounds for every word
-        init: first allocation: ``random``, ``uniform`` or ``frequency`` (needs ``counts``)
-        init_vectors: first vectors: ``clone`` (the senses of a word start together), ``near`` or ``random``
+        init: first allocation: ``frequency`` (needs ``counts``), ``random`` or ``uniform``; None: by frequency if there
+            are counts, else at random
+        power, min_count: of ``frequency``: the next sense goes to the word with the largest count^power / senses, and
+            to none that would have fewer than ``min_count`` occurrences per sense
+        init_vectors: first vectors: ``near`` (the senses of a word start near each other), ``clone`` or ``random``
         kernel: ``paper``, ``dot`` (inner product) or ``released`` (as in the authors' code)
+        bias: a bias per sense that starts at ``zero``, at −log of its word's senses (``log``), or ``none``
         theta_init, theta_bound: where θ starts, and how far it can go
         counts: how often each word occurs (words,)
         single: words that keep one sense (special symbols)
         word_vectors: vectors (words, d) that the senses start from; drawn if there are none
+        word_bias: biases (words,) that those of the senses start from
         chunk: tokens whose scores are in memory at a time; 0 chooses
         reference: use the plain implementation, which keeps all scores in memory
         seed: of allocation and vectors
         decay: β, how fast the statistics forget
+        theta_rate, bias_rate: factors of the learning rates of θ and bias, under optimizers that normalise gradients
+        vocabulary: a fingerprint of the dictionary, saved with the model; 0: unknown
     """
 
     def __init__(
         self,
         in_features: int,
         n_words: int,
-        senses: float = 3.0,
+        senses: float = 1.5,
         min_senses: int = 1,
-        max_senses: int = 4,
-        init: str = "random",
+        max_senses: int = 16,
+        init: Optional[str] = None,
         init_vectors: str = "near",
         kernel: str = "paper",
+        bias: str = "zero",
         theta_init: float = 1e-8,
         theta_bound: float = 8.0,
         counts: Optional[Tensor] = None,
         single: Sequence[int] = (),
         word_vectors: Optional[Tensor] = None,
+        word_bias: Optional[Tensor] = None,
         chunk: int = 0,
         reference: bool = False,
         seed: int = 1,
         decay: float = 0.01,
+        power: float = 1.0,
+        min_count: float = 0.0,
+        vocabulary: int = 0,
+        theta_rate: float = 1.0,
+        bias_rate: float = 1.0,
     ) -> None:
         super().__init__()
+        if in_features < 1 or n_words < 1:
+            raise ValueError(f"{in_features} features and {n_words} words: at least one of each is needed")
         if chunk < 0:
             raise ValueError(f"a chunk of {chunk} tokens: give a positive number, or 0 for an automatic choice")
-        numbers = initial_senses(n_words, senses, min_senses, max_senses, init, counts, single, seed)
-        sense_to_word = map_of(numbers)
         if word_vectors is None:
             generator = torch.Generator().manual_seed(seed)
             word_vectors = torch.randn(n_words, in_features, generator=generator) * in_features**-0.5
+        for name, given, shape in (
+            ("word_vectors", word_vectors, (n_words, in_features)),
+            ("word_bias", word_bias, (n_words,)),
+        ):
+            if given is not None and tuple(given.shape) != shape:
+                raise ValueError(f"{name} has the shape {tuple(given.shape)}, and {shape} is needed")
+        init = init or ("random" if counts is None else "frequency")
+        numbers = initial_senses(n_words, senses, min_senses, max_senses, init, counts, single, seed, power, min_count)
+        sense_to_word = map_of(numbers)
         vectors = initial_vectors(word_vectors.detach(), sense_to_word, init_vectors, seed + 1)
+        of_words = torch.zeros_like(vectors[:1, 0]).repeat(n_words) if word_bias is None else word_bias.detach()
         self.senses = SenseTable(
-            vectors, sense_to_word, n_words, max_senses, kernel, theta_init, theta_bound, min_senses, single
+            vectors,
+            sense_to_word,
+            n_words,
+            max_senses,
+            kernel,
+            theta_init,
+            theta_bound,
+            min_senses,
+            single,
+            initial_bias(of_words, sense_to_word, bias),
+            senses,
+            vocabulary,
+            theta_rate,
+            bias_rate,
         )
         self.statistics = SenseStatistics(n_words, len(vectors), decay)
         self.in_features, self.chunk, self.reference = in_features, chunk, reference
-        self._kept: tuple[Optional[WordScorer], Optional[list[tuple[int, int]]]] = (None, None)
+        self.prune = 0.0
+        self._kept: tuple[Optional[WordScorer], Optional[list[Any]]] = (None, None)
 
     @property
     def n_words(self) -> int:
@@ -90,8 +129,6 @@ class KernelizedBayesianSoftmax(nn.Module):
         if input.size(-1) != self.in_features or input.shape[:-1] != target.shape:
             wanted = (*target.shape, self.in_features)
             raise RuntimeError(f"input has the shape {tuple(input.shape)}, and for this target {wanted} is needed")
-        if target.numel() and not (int(target.min()) >= 0 and int(target.max()) < self.n_words):
-            raise RuntimeError(f"target values should be in [0, {self.n_words - 1}]")
         rows, words = input.reshape(-1, self.in_features), target.reshape(-1)
         loss, log_prob = self.loss(rows, words)
         return Output(log_prob.reshape(target.shape), loss / max(len(rows), 1))
@@ -100,50 +137,96 @@ class KernelizedBayesianSoftmax(nn.Module):
         self, features: Tensor, target: Tensor, weight: Optional[Tensor] = None, label_smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor]:
         """Σ weight · loss and log P(target): ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,)."""
-        table = self.senses
-        arguments = (features, table.vectors, table.theta, table.slots, target, weight, table.kernel, label_smoothing)
-        found = reference_loss(*arguments) if self.reference else fused_loss(*arguments, self.chunk)
-        if found.loss.requires_grad:  # weights are about to change, perhaps behind their counters of changes
+        self.check(features, target, label_smoothing)
+        senses = self.senses.senses()
+        if self.reference:
+            result = reference_loss(features, senses, target, weight, label_smoothing)
+        else:
+            result = chunked_loss(features, senses, target, weight, label_smoothing, self.chunk)
+        if result.loss.requires_grad:  # weights are about to change, perhaps behind their counters of changes
             self._kept = None, None
-        if self.training and found.loss.requires_grad:
-            self.count_when_differentiated(found, target, weight)
-        return found.loss, found.log_prob
+        if self.training and result.loss.requires_grad:
+            self.count_when_differentiated(result, target, weight)
+        return result.loss, result.log_prob
 
-    def count_when_differentiated(self, found: Loss, target: Tensor, weight: Optional[Tensor]) -> None:
+    def check(self, features: Tensor, target: Tensor, label_smoothing: float) -> None:
+        """Refuse what the loss is not defined for; does not wait for a device."""
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"a label smoothing of {label_smoothing:g}: it must be at least 0 and below 1")
+        if features.dim() != 2 or features.size(1) != self.in_features or features.shape[:1] != target.shape:
+            wanted = (*target.shape, self.in_features)
+            raise RuntimeError(f"input has the shape {tuple(features.shape)}, and for this target {wanted} is needed")
+        if target.dtype != torch.long:
+            raise RuntimeError(f"target has the type {target.dtype}, and torch.int64 is needed")
+        message = f"target values should be in [0, {self.n_words - 1}]"
+        within = ((target >= 0) & (target < self.n_words)).all()
+        if target.device.type != "cpu":
+            torch._assert_async(within, message)
+        elif not bool(within):
+            raise RuntimeError(message)
+
+    def count_when_differentiated(self, result: Loss, target: Tensor, weight: Optional[Tensor]) -> None:
         """Have the statistics take in a batch with its gradients: ``target`` and ``weight`` (tokens,)."""
-        vectors, own_slots = self.senses.vectors, self.senses.slots[target]
-        log_prob, sense_log_prob = found.log_prob.detach(), found.sense_log_prob
+        vectors, own = self.senses.vectors, self.senses.index.rows(target)
+        log_prob, sense_log_prob = result.log_prob.detach(), result.sense_log_prob
 
         def count(by_loss: Optional[Tensor]) -> None:
             # Whoever throws gradients away (a skipped update, too little memory) throws these counts away: no gradient
             # yet means that a new update begins.
             anew = vectors.requires_grad and vectors.grad is None
-            self.statistics.count(log_prob, sense_log_prob, own_slots, target, weight, by_loss, anew)
+            self.statistics.count(log_prob, sense_log_prob, own, target, weight, by_loss, anew)
 
-        found.loss.register_hook(count)
+        result.loss.register_hook(count)
 
     def log_prob(self, input: Tensor) -> Tensor:
         """log P of every word: ``input`` (..., d) → (..., words)."""
-        table = self.senses
         rows = input.reshape(-1, self.in_features)
         if torch.is_grad_enabled() or self.reference:  # gradients need all scores
-            scores = sense_scores(rows, table.vectors, table.theta, table.kernel)
-            found = word_log_probs(scores, table.slots)
+            senses = self.senses.senses()
+            scores = sense_scores(rows, senses.vectors, senses.theta, senses.kernel, senses.bias)
+            log_probs = word_log_probs(scores, senses.index)
         else:
-            found = self.word_scorer()(rows, self.chunk)
-        return found.reshape(*input.shape[:-1], self.n_words)
+            log_probs = self.word_scorer()(rows, self.chunk)
+        return log_probs.reshape(*input.shape[:-1], self.n_words)
+
+    def adapt_to(self, state_dict: dict[str, Any], prefix: str = "") -> None:
+        """Take over what only a checkpoint knows; see :meth:`SenseTable.adapt_to`."""
+        self.senses.adapt_to(state_dict, f"{prefix}senses.")
+        if self.statistics.n_senses != len(self.senses.vectors):
+            self.statistics.resize(len(self.senses.vectors))
 
     def word_scorer(self) -> WordScorer:
         """For the senses as they are now; kept while evaluating, until a parameter or the map changes."""
         table, parameters = self.senses, list(self.senses.parameters())
         kept, state = self._kept
         countable = not any(p.is_inference() for p in parameters)  # an inference tensor does not count its changes
-        now = [(p.data_ptr(), p._version) for p in parameters] if countable and not self.training else None
-        if kept is not None and now == state and kept.slots is table.slots:
+        now: Optional[list[Any]] = None
+        if countable and not self.training:
+            now = [self.prune, *((p.data_ptr(), p._version) for p in parameters)]
+        if kept is not None and now == state and kept.index is table.index:
             return kept
-        scorer = WordScorer(table.vectors, table.theta, table.slots, table.kernel)
+        scorer = WordScorer(table.senses(), self.used_senses(self.prune) if self.prune else None)
         self._kept = (scorer, now) if now is not None else (None, None)
         return scorer
+
+    @torch.no_grad()
+    def used_senses(self, share: float) -> Tensor:
+        """A mask (senses,) of those that are left when each word loses its least used senses.
+
+        They had, together, at most ``share`` of the word's usage in training; its most used sense stays.
+        """
+        table, usage = self.senses, self.statistics.usage.double()
+        index = table.index
+        # by word, within a word by usage: the running sum within a word is that of all, less what came before the word
+        order = torch.argsort(usage, stable=True)
+        order = order[torch.argsort(table.sense_to_word[order], stable=True)]
+        words = table.sense_to_word[order]
+        total = torch.zeros(self.n_words, dtype=usage.dtype, device=usage.device).index_add_(0, words, usage)
+        running = usage[order].cumsum(0)
+        before = torch.cat([running.new_zeros(1), running])[index.offsets[words]]
+        keep = running - before > share * total[words]
+        keep[index.offsets[1:] - 1] = True
+        return torch.zeros_like(keep).index_put_((order,), keep)
 
     def train(self, mode: bool = True) -> "KernelizedBayesianSoftmax":
         """Also forget what was kept for evaluating: optimizers write to parameters behind their counters of changes."""

@@ -7,25 +7,44 @@ from torch import Tensor, nn
 
 from kerbs_fairseq.functional.kernel import at_least_float32
 
+MOS_INITS = ("published", "identity")
+
 
 class MixtureOfSoftmaxes(nn.Module):
-    """P = Σ_k π_k(h) softmax(W tanh(A_k h)) over ``components`` k; W is given at call time, as it may be shared.
+    """P = Σ_k π_k(h) softmax(W f(A_k h + b_k)) over ``components`` k; W is given at call time, as it may be shared.
 
-    Parameters: ``latent``, the A_k stacked (components · d, d), and ``prior``, from features to π (components, d).
+    ``init`` "published": f = tanh, as in Yang et al. "identity": f is linear, A_k = I and b_k = 0 at first, so that
+    every component, and hence the mixture, is the softmax of W h whatever π is. The π_k differ between contexts from
+    the start, so each component gets gradients of its own and they part.
+
+    Parameters: ``latent``, the A_k stacked (components · d, d) with the b_k, and ``prior``, from features to the scores
+    of π (components, d). ``dropout`` is that of f(A_k h + b_k), in training.
     """
 
-    def __init__(self, in_features: int, components: int = 3) -> None:
+    def __init__(self, in_features: int, components: int = 3, dropout: float = 0.0, init: str = "published") -> None:
         super().__init__()
         if components < 1:
             raise ValueError(f"{components} components: a mixture needs at least 1")
-        self.in_features, self.components = in_features, components
+        if not 0 <= dropout < 1:
+            raise ValueError(f"a dropout of {dropout:g}: it must be at least 0 and below 1")
+        if init not in MOS_INITS:
+            raise ValueError(f"an initialization {init!r}: there are {', '.join(MOS_INITS)}")
+        self.in_features, self.components, self.linear = in_features, components, init == "identity"
         self.latent = nn.Linear(in_features, components * in_features)
         self.prior = nn.Linear(in_features, components, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        if self.linear:
+            with torch.no_grad():
+                self.latent.weight.copy_(torch.eye(in_features).repeat(components, 1))
+                self.latent.bias.zero_()
+                # scores of about 1 for features of length √d, as a layer norm gives them
+                self.prior.weight.normal_(std=in_features**-0.5)
 
     def log_prob(self, features: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
         """log P of every word: ``features`` (..., d) and ``project``: (..., d) → (..., words) give (..., words)."""
         log_prior = torch.log_softmax(at_least_float32(self.prior(features)), -1)
-        latent = torch.tanh(self.latent(features)).unflatten(-1, (self.components, self.in_features))
+        latent = self.latent(features).unflatten(-1, (self.components, self.in_features))
+        latent = self.dropout(latent if self.linear else torch.tanh(latent))
         # one component after the other: a running log-sum-exp instead of a table of all of them
         total = torch.empty(0)
         for k in range(self.components):

@@ -1,4 +1,4 @@
-"""The sense table: one matrix of sense vectors, a θ for each, and the map from senses to words."""
+"""The sense table: one matrix of sense vectors, θ and a bias for each, and the map from senses to words."""
 
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -7,18 +7,31 @@ import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.kernel import KERNELS, at_least_float32, bounded, check_kernel, released_theta
-from kerbs_fairseq.functional.words import slots_of
+from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.words import SenseIndex
 
 MAP_NAME = "sense_to_word"
+PARAMETERS = ("vectors", "theta_raw", "bias_raw")  # of every sense: rows that move with it
+UNIT = 1_000_000  # ratio and rates are saved as integers: half precision would round floats
 
 
 class SenseTable(nn.Module):
     """S senses of V words.
 
-    Parameters: ``vectors`` (senses, d), ``theta_raw`` (senses,) unless the kernel is ``dot``. Buffer: ``sense_to_word``
-    (senses,), saved with the model. ``slots`` (words, max_senses), the lookup the other way round, is derived from it
-    whenever it has changed, in place or as a whole (but not by way of ``.data``), and never saved.
+    Parameters: ``vectors`` (senses, d), ``theta_raw`` (senses,) unless the kernel is ``dot``, ``bias_raw`` (senses,)
+    unless there is none; θ and the bias are these times ``theta_rate`` and ``bias_rate``, which under Adam are factors
+    of their learning rates. Buffers, saved with the model: ``sense_to_word`` (senses,), ``initial_senses`` (words,) the
+    numbers of senses at the start (all 0: unknown), ``vocabulary`` () a fingerprint of the dictionary (0: unknown),
+    ``ratio`` () the senses per word that were asked for (0: unknown), ``rates`` (2,) of θ and bias. :attr:`index`, the
+    lookup the other way round, is derived from the map whenever that has changed, in place or as a whole (but not by
+    way of ``.data``), and never saved.
     """
+
+    sense_to_word: Tensor
+    initial_senses: Tensor
+    vocabulary: Tensor
+    ratio: Tensor
+    rates: Tensor
 
     def __init__(
         self,
@@ -31,6 +44,11 @@ class SenseTable(nn.Module):
         theta_bound: float = 8.0,
         min_senses: int = 1,
         single: Sequence[int] = (),
+        bias: Optional[Tensor] = None,
+        ratio: float = 0.0,
+        vocabulary: int = 0,
+        theta_rate: float = 1.0,
+        bias_rate: float = 1.0,
     ) -> None:
         super().__init__()
         check_kernel(kernel)
@@ -38,18 +56,25 @@ class SenseTable(nn.Module):
             raise ValueError(f"the bound of θ is {theta_bound:g}: it must lie above 0, and at 40 float32 ends")
         if not abs(theta_init) <= theta_bound:
             raise ValueError(f"θ cannot start at {theta_init:g}: it is bound to stay within ±{theta_bound:g}")
+        if not (theta_rate > 0 and bias_rate > 0):
+            raise ValueError(f"rates of {theta_rate:g} for θ and {bias_rate:g} for the bias: they must be above 0")
+        self.theta_rate, self.bias_rate = theta_rate, bias_rate
         self.n_words, self.max_senses, self.kernel, self.theta_bound = n_words, max_senses, kernel, theta_bound
         self.min_senses, self.single = min_senses, tuple(single)  # words in single have one sense, always
         self.vectors = nn.Parameter(vectors)
         self.theta_raw: Optional[nn.Parameter] = None
         if kernel != "dot":
-            self.theta_raw = nn.Parameter(torch.full_like(vectors[:, 0], theta_init))
-        self.sense_to_word: Tensor
+            self.theta_raw = nn.Parameter(torch.full_like(vectors[:, 0], theta_init / theta_rate))
+        self.bias_raw = None if bias is None else nn.Parameter(bias / bias_rate)
         self.register_buffer(MAP_NAME, sense_to_word)
         # θ means something else to each kernel, so a checkpoint says which one it is for
         self.register_buffer("kernel_id", torch.tensor(KERNELS.index(kernel)))
-        self._slots: Optional[Tensor] = None
-        self._slots_are_of: tuple[Any, ...] = ()
+        self.register_buffer("initial_senses", torch.bincount(sense_to_word, minlength=n_words).to(torch.int32))
+        self.register_buffer("vocabulary", torch.tensor(vocabulary, dtype=torch.int64))
+        self.register_buffer("ratio", torch.tensor(round(ratio * UNIT), dtype=torch.int64))
+        self.register_buffer("rates", torch.tensor([round(theta_rate * UNIT), round(bias_rate * UNIT)]))
+        self._index: Optional[SenseIndex] = None
+        self._index_is_of: tuple[Any, ...] = ()
 
     @property
     def theta(self) -> Optional[Tensor]:
@@ -57,23 +82,33 @@ class SenseTable(nn.Module):
         if self.theta_raw is None:
             return None
         raw = at_least_float32(self.theta_raw)  # half precision is too coarse for what follows
+        raw = raw if self.theta_rate == 1 else raw * self.theta_rate
         return released_theta(raw) if self.kernel == "released" else bounded(raw, self.theta_bound)
 
     @property
-    def slots(self) -> Tensor:
-        """The senses of each word (words, max_senses), −1 where it has no more."""
-        now = self.sense_to_word
+    def bias(self) -> Optional[Tensor]:
+        """The bias (senses,), or None."""
+        if self.bias_raw is None or self.bias_rate == 1:
+            return self.bias_raw
+        return at_least_float32(self.bias_raw) * self.bias_rate
+
+    @property
+    def index(self) -> SenseIndex:
+        """The senses of each word."""
+        now, index = self.sense_to_word, self._index
         version = None if now.is_inference() else now._version  # an inference tensor does not count its changes
-        if (
-            self._slots is None
-            or version is None
-            or now is not self._slots_are_of[0]
-            or version != self._slots_are_of[1]
-        ):
-            with torch.inference_mode(False):  # a table made while evaluating must serve training afterwards
-                self._slots = slots_of(now, self.n_words, self.max_senses)
-            self._slots_are_of = (now, version)
-        return self._slots
+        if index is not None and version is not None:
+            of, at_version = self._index_is_of
+            if of is now and at_version == version:
+                return index
+        with torch.inference_mode(False):  # an index made while evaluating must serve training afterwards
+            index = SenseIndex(now.clone(), self.n_words)
+        self._index, self._index_is_of = index, (now, version)
+        return index
+
+    def senses(self) -> Senses:
+        """What the loss is computed from."""
+        return Senses(self.vectors, self.theta, self.bias, self.index, self.kernel)
 
     @torch.no_grad()
     def move(self, senses: Tensor, words: Tensor) -> None:
@@ -87,42 +122,94 @@ class SenseTable(nn.Module):
     def extra_repr(self) -> str:
         """What print(model) shows."""
         senses, d = self.vectors.shape
-        return f"{senses} senses of {self.n_words} words, {d} features, kernel={self.kernel}"
+        bias = "" if self.bias_raw is None else ", bias"
+        return f"{senses} senses of {self.n_words} words, {d} features, kernel={self.kernel}{bias}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # the derived table is not copied along: a copy has a map of its own
-        return {**self.__dict__, "_slots": None, "_slots_are_of": ()}
+        # the index is not copied along: a copy has a map of its own
+        return {**self.__dict__, "_index": None, "_index_is_of": ()}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         problem = self.misfit(state_dict, prefix)
         if problem:
             raise SenseTableMisfit(problem)
+        self.adapt_to(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def adapt_to(self, state_dict: dict[str, Any], prefix: str = "") -> None:
+        """Take over what only a checkpoint knows: the number of senses that were dealt, and whether there is a bias.
+
+        A minimum count may leave fewer senses than were asked for, and the counts may not be at hand when a model is
+        loaded. Checkpoints of version 0.1 have no bias, and none of the buffers that came after it.
+        """
+        vectors = state_dict.get(prefix + "vectors")
+        if vectors is None:
+            return
+        if len(vectors) != len(self.vectors):
+            for name, parameter in self._parameters.items():
+                if parameter is not None:
+                    shape = (len(vectors), *parameter.shape[1:])
+                    setattr(self, name, nn.Parameter(parameter.new_empty(shape), parameter.requires_grad))
+            self.sense_to_word = self.sense_to_word.new_zeros(len(vectors))
+        if prefix + "bias_raw" not in state_dict:
+            self.bias_raw = None
+        for name, unknown in (("initial_senses", self.initial_senses * 0), ("vocabulary", self.vocabulary * 0)):
+            state_dict.setdefault(prefix + name, unknown)
+        state_dict.setdefault(prefix + "ratio", self.ratio * 0)
+        state_dict.setdefault(prefix + "rates", self.rates * 0 + UNIT)
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
         """Why a saved table does not fit into this one, or None; what is not in ``state_dict`` is not looked at."""
-        sense_to_word, vectors, kernel = (state_dict.get(prefix + name) for name in (MAP_NAME, "vectors", "kernel_id"))
+        kernel, bias = (state_dict.get(prefix + name) for name in ("kernel_id", "bias_raw"))
         if kernel is not None and KERNELS[int(kernel)] != self.kernel:
             return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"
-        if vectors is not None and vectors.shape != self.vectors.shape:
-            (saved, d), (here, d_here) = vectors.shape, self.vectors.shape
-            return f"the checkpoint has {saved} senses of {d} features, the model has {here} of {d_here}"
+        if bias is not None and self.bias_raw is None:
+            return "the checkpoint has a bias for each sense, the model has none"
+        rates = state_dict.get(prefix + "rates")
+        if rates is not None and not torch.equal(rates.cpu(), self.rates.cpu()):
+            return f"the checkpoint has the rates {(rates / UNIT).tolist()} of θ and bias, the model has others"
+        return self._other_size(state_dict, prefix) or self._other_words(state_dict, prefix)
+
+    def _other_size(self, state_dict: dict[str, Any], prefix: str) -> Optional[str]:
+        vectors, ratio = (state_dict.get(prefix + name) for name in ("vectors", "ratio"))
+        if vectors is not None and vectors.shape[1:] != self.vectors.shape[1:]:
+            return f"the checkpoint has vectors of {vectors.size(1)} features, the model has {self.vectors.size(1)}"
+        if not ratio:  # version 0.1 gave one sense to the end of a sentence too
+            others = self.n_words - len(self.single) - 1
+            same = vectors is not None and len(vectors) == self.n_words - others + round(
+                int(self.ratio) / UNIT * others
+            )
+        else:
+            same = bool(ratio == self.ratio)
+        if vectors is not None and len(vectors) != len(self.vectors) and not same:
+            old = "" if ratio else "; version 0.1 had other defaults, which --kerbs-preset paper gives"
+            return f"the checkpoint has {len(vectors)} senses, the model has {len(self.vectors)}{old}"
+        return None
+
+    def _other_words(self, state_dict: dict[str, Any], prefix: str) -> Optional[str]:
+        names = (MAP_NAME, "ratio", "vocabulary")
+        sense_to_word, ratio, vocabulary = (state_dict.get(prefix + name) for name in names)
         if sense_to_word is None:
             return None
         words = int(sense_to_word.max()) + 1
         if words != self.n_words:
             return f"the checkpoint has senses for {words} words, the model has {self.n_words} words"
-        return self.out_of_bounds(sense_to_word)
+        if vocabulary is not None and int(vocabulary) and int(self.vocabulary) and vocabulary != self.vocabulary:
+            return "the checkpoint was trained with another dictionary of the same size"
+        return self.out_of_bounds(sense_to_word, old=not ratio)
 
-    def out_of_bounds(self, sense_to_word: Tensor) -> Optional[str]:
-        """Which word of a saved map (senses,) has too many senses or too few for this table, or None."""
+    def out_of_bounds(self, sense_to_word: Tensor, old: bool = False) -> Optional[str]:
+        """Which word of a saved map (senses,) has too many senses or too few for this table, or None.
+
+        In an ``old`` map, of version 0.1, the end of a sentence has one sense whatever the minimum.
+        """
         numbers = torch.bincount(sense_to_word)
         most = int(numbers.max())
         if most > self.max_senses:
             return f"the checkpoint has a word with {most} senses, the model allows {self.max_senses}"
         numbers[list(self.single)] = self.min_senses
         fewest = int(numbers.min())
-        if fewest < self.min_senses:
+        if fewest < self.min_senses and not (old and int((numbers < self.min_senses).sum()) == 1):
             return f"the checkpoint has a word with {fewest} of at least {self.min_senses} senses"
         return None
 

@@ -5,13 +5,15 @@ differentiated, so what is evaluated is not counted, nor a batch whose loss is m
 its dummy batches. What has been counted waits, with the gradients, for the update of the parameters.
 """
 
+import math
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
 
 MOVING = ("log_accuracy", "usage")  # over all updates, old ones fading
-RECENT = ("tokens", "prob", "sense_prob")  # since the last event
+RECENT = ("tokens", "prob", "nll", "sense_prob")  # since the last event
+OF_SENSES = ("usage", "sense_prob")
 
 
 class Counts(NamedTuple):
@@ -31,14 +33,16 @@ class Counts(NamedTuple):
 class SenseStatistics(nn.Module):
     """Moving statistics of V words and S senses, saved with the model, and float32 whatever the model is cast to.
 
-    Buffers: ``log_accuracy`` (words,) is log P of the paper, ``usage`` (senses,) its U; ``tokens`` and ``prob``
-    (words,) and ``sense_prob`` (senses,) are plain sums since the last event. ``decay`` is the β they were made with.
+    Buffers: ``log_accuracy`` (words,) is log P of the paper, ``usage`` (senses,) its U; ``tokens``, ``prob`` and
+    ``nll`` = −log P (words,) and ``sense_prob`` (senses,) are plain sums since the last event. ``decay`` is the β they
+    were made with.
     """
 
     log_accuracy: Tensor
     usage: Tensor
     tokens: Tensor
     prob: Tensor
+    nll: Tensor
     sense_prob: Tensor
     decay: Tensor
     updates: Tensor
@@ -49,11 +53,11 @@ class SenseStatistics(nn.Module):
         if not 0 < decay < 1:
             raise ValueError(f"the decay β of the statistics is {decay:g}: it must lie between 0 and 1")
         self.n_words, self.n_senses = n_words, n_senses
-        for name in ("log_accuracy", "tokens", "prob"):
-            self.register_buffer(name, torch.zeros(n_words))
-        for name in ("usage", "sense_prob"):
-            self.register_buffer(name, torch.zeros(n_senses))
-        self.register_buffer("decay", torch.tensor(decay))
+        for name in ("log_accuracy", "tokens", "prob", "nll"):
+            self.register_buffer(name, torch.zeros(n_words, dtype=torch.float32))
+        for name in OF_SENSES:
+            self.register_buffer(name, torch.zeros(n_senses, dtype=torch.float32))
+        self.register_buffer("decay", torch.tensor(decay, dtype=torch.float32))
         self.register_buffer("updates", torch.tensor(0))  # that have been counted
         self.register_buffer("moves", torch.tensor(0))  # of senses, in all
         self.in_use = False  # whether training goes through a loss that counts; the same on every worker
@@ -64,7 +68,7 @@ class SenseStatistics(nn.Module):
         self,
         log_prob: Tensor,
         sense_log_prob: Tensor,
-        own_slots: Tensor,
+        own: Tensor,
         target: Tensor,
         weight: Optional[Tensor],
         by_loss: Optional[Tensor],
@@ -72,14 +76,15 @@ class SenseStatistics(nn.Module):
     ) -> None:
         """Add a batch to what waits for the next update, or begin ``anew``; nothing waits for the device.
 
-        ``log_prob``, ``target``, ``weight`` (tokens,), ``sense_log_prob`` and ``own_slots`` (tokens, k). Tokens of
-        weight 0 (padding) do not count, and none do if the loss has no gradient: ``by_loss`` () is 0 or None.
+        ``log_prob``, ``target``, ``weight`` (tokens,), ``sense_log_prob`` and ``own``, the target's senses,
+        (tokens, k). Tokens of weight 0 (padding) do not count, and none do if the loss has no gradient: ``by_loss`` ()
+        is 0 or None.
         """
         self.in_use = True
         if by_loss is None:  # the log-probabilities were differentiated, and not the loss
             return
         if self._waiting is None or self._waiting.device != log_prob.device:
-            self._waiting = torch.zeros(3 * self.n_words + self.n_senses, device=log_prob.device)
+            self._waiting = torch.zeros(3 * self.n_words + self.n_senses, dtype=torch.float32, device=log_prob.device)
         elif anew:
             self._waiting.zero_()
         waiting = Counts.of(self._waiting, self.n_words)
@@ -89,8 +94,14 @@ class SenseStatistics(nn.Module):
         waiting.log_prob.index_add_(0, target, log_prob * live)
         waiting.prob.index_add_(0, target, log_prob.exp() * live)
         waiting.tokens.index_add_(0, target, live)
-        # an empty slot stands for sense 0 with log P = −∞, and adds nothing
-        waiting.sense_prob.index_add_(0, own_slots.clamp_min(0).flatten(), (sense_prob * live.unsqueeze(1)).flatten())
+        # no sense, −1, stands for sense 0 with log P = −∞, and adds nothing
+        waiting.sense_prob.index_add_(0, own.clamp_min(0).flatten(), (sense_prob * live.unsqueeze(1)).flatten())
+
+    def resize(self, n_senses: int) -> None:
+        """For another number of senses, all unused."""
+        self.n_senses, self._waiting = n_senses, None
+        for name in OF_SENSES:
+            setattr(self, name, getattr(self, name).new_zeros(n_senses))
 
     def forget_waiting(self) -> None:
         """Drop what was counted for an update that is not made."""
@@ -104,10 +115,8 @@ class SenseStatistics(nn.Module):
         As printed, log P has no β on its second term: it is a discounted sum, which frequent words that are badly
         predicted pull down fastest.
         """
-        if (
-            self._waiting is None
-        ):  # nothing here, as it ran out of memory, say; other workers wait to sum up all the same
-            self._waiting = torch.zeros(3 * self.n_words + self.n_senses, device=self.usage.device)
+        if self._waiting is None:  # it ran out of memory, say; other workers wait to sum up all the same
+            self._waiting = torch.zeros(3 * self.n_words + self.n_senses, dtype=torch.float32, device=self.usage.device)
         if sum_over_workers is not None:
             sum_over_workers(self._waiting)
         seen = Counts.of(self._waiting, self.n_words)
@@ -115,6 +124,7 @@ class SenseStatistics(nn.Module):
         self.usage.mul_(1 - self._beta).add_(seen.sense_prob, alpha=self._beta)
         self.tokens.add_(seen.tokens)
         self.prob.add_(seen.prob)
+        self.nll.sub_(seen.log_prob)
         self.sense_prob.add_(seen.sense_prob)
         self.updates.add_(1)
         self._waiting.zero_()
@@ -141,11 +151,14 @@ class SenseStatistics(nn.Module):
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
         """Why saved statistics do not fit, or None."""
         saved = state_dict.get(prefix + "decay")
-        if saved is not None and not torch.isclose(saved.float(), torch.tensor(self._beta)):
+        if saved is not None and not math.isclose(float(saved), self._beta, rel_tol=1e-5):
             return f"the checkpoint's statistics were made with the decay {float(saved):g}, not {self._beta:g}"
         return None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        for name, value in self._buffers.items():  # a checkpoint of version 0.1 has none: counting begins with it
+        usage = state_dict.get(prefix + "usage")
+        if usage is not None and len(usage) != self.n_senses:  # see SenseTable.adapt_to
+            self.resize(len(usage))
+        for name, value in self._buffers.items():  # a checkpoint of version 0.1 has not all: counting begins with it
             state_dict.setdefault(prefix + name, value)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

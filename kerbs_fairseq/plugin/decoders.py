@@ -5,16 +5,18 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Optional
 
-import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
-from kerbs_fairseq.plugin.options import KerbsOptions
+from kerbs_fairseq.plugin.counts import target_counts
+from kerbs_fairseq.plugin.log_probs import LogProbs, normalized
+from kerbs_fairseq.plugin.options import resolve
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.tied_input import TiedInput
-from kerbs_fairseq.plugin.update_hook import Reallocation
+from kerbs_fairseq.plugin.update_hook import UpdateHook
+from kerbs_fairseq.runs.checkpoint import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -74,50 +76,62 @@ def features_of(decoder: HeadDecoder) -> Iterator[None]:
         decoder.gives_features = False
 
 
-def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor]:
-    """(name, weight (words, d)) of a decoder's own last matrix; the name is None if it is its input embedding."""
+def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor, Optional[Tensor]]:
+    """(name, weight (words, d), bias (words,) or None) of a decoder's last matrix; no name: its input embedding."""
     for name in PROJECTIONS:
         layer = getattr(decoder, name, None)
         if layer is not None:
             if not isinstance(layer, nn.Linear):
                 refuse(f"the decoder's {name} is a {type(layer).__name__}, not a plain matrix: it cannot be replaced")
-            return name, layer.weight
+            return name, layer.weight, layer.bias
     if getattr(decoder, "share_input_output_embed", False):
         embedding: Any = decoder.embed_tokens
-        return None, embedding.weight
+        return None, embedding.weight, None
     refuse(f"{type(decoder).__name__} has no output projection that could be replaced")
 
 
-# options that have no effect with another one, and so are refused if they are given
-WITHOUT_EFFECT = (
-    ("kerbs_kernel", "dot", ("kerbs_theta_init", "kerbs_theta_bound")),
-    ("kerbs_kernel", "released", ("kerbs_theta_bound",)),
-    ("kerbs_reference", "True", ("kerbs_chunk",)),
-    (
-        "kerbs_reallocate_every",
-        "0",
-        (
-            "kerbs_reallocate_after",
-            "kerbs_reallocate_until",
-            "kerbs_threshold",
-            "kerbs_strategy",
-            "kerbs_moved_vector",
-            "kerbs_move_log",
-        ),
-    ),
-    ("kerbs_strategy", "released", ("kerbs_threshold", "kerbs_moved_vector")),
+# options that have no effect unless one of the others has one of the values, and so are refused if they are given
+NEEDS: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {
+    ("kerbs_theta_init", "kerbs_theta_rate"): {"kerbs_kernel": ("paper", "released")},
+    ("kerbs_theta_bound",): {"kerbs_kernel": ("paper",)},
+    ("kerbs_bias_rate",): {"kerbs_bias": ("zero", "log")},
+    ("kerbs_chunk",): {"kerbs_reference": ("False",)},
+    ("kerbs_power",): {"kerbs_init": ("frequency",), "kerbs_strategy": ("loss",)},
+    ("kerbs_min_count",): {"kerbs_init": ("frequency",)},
+    ("kerbs_split_noise",): {"kerbs_moved_vector": ("split",)},
+}
+OF_MOVES = (
+    "kerbs_reallocate_after",
+    "kerbs_reallocate_until",
+    "kerbs_threshold",
+    "kerbs_strategy",
+    "kerbs_moved_vector",
+    "kerbs_split_noise",
+    "kerbs_move_log",
 )
+WITHOUT_EFFECT = {("kerbs_strategy", "released"): ("kerbs_threshold", "kerbs_moved_vector", "kerbs_split_noise"),
+                  ("kerbs_strategy", "loss"): ("kerbs_threshold",),
+                  ("kerbs_reallocate_every", "0"): OF_MOVES}  # fmt: skip
 
 
-def check_options(args: Any) -> None:
-    """Refuse options that would be ignored."""
-    defaults = KerbsOptions()
-    for option, value, useless in WITHOUT_EFFECT:
+def check_options(args: Any, given: list[str]) -> None:
+    """Refuse options that are ``given`` and would be ignored."""
+
+    def flag(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
+
+    for (option, value), useless in WITHOUT_EFFECT.items():
         for name in useless if str(getattr(args, option)) == value else ():
-            given_value, default = getattr(args, name), getattr(defaults, name)
-            if given_value != default and str(given_value) != str(default):  # a choice may be an enum or its text
-                given, other = (f"--{n.replace('_', '-')}" for n in (name, option))
-                refuse(f"{given} has no effect with {other}{'' if value == 'True' else ' ' + value}: leave it out")
+            if name in given:
+                refuse(f"{flag(name)} has no effect with {flag(option)} {value}: leave it out")
+    for names, needs in NEEDS.items():
+        for name in names:
+            if name in given and not any(str(getattr(args, other)) in values for other, values in needs.items()):
+                now = " and ".join(
+                    flag(other) + ("" if str(getattr(args, other)) == "True" else f" {getattr(args, other)}")
+                    for other in needs
+                )
+                refuse(f"{flag(name)} has no effect with {now}: leave it out")
 
 
 class KerbsDecoder(TiedInput, HeadDecoder):
@@ -125,19 +139,28 @@ class KerbsDecoder(TiedInput, HeadDecoder):
 
     head: KernelizedBayesianSoftmax
     mark = "senses.vectors"
-    reallocation: Reallocation
+    update_hook: UpdateHook
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
-        return self.head.log_prob(features)
+        return LogProbs.of(self.head.log_prob(features))
 
-    def build_head(self, args: Any, dictionary: Any) -> None:
+    def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
+        """What is normalised already is returned as it is."""
+        done = normalized(net_output[0]) if log_probs else None
+        if done is not None:
+            return done
+        return super().get_normalized_probs(net_output, log_probs, sample)  # type: ignore[misc]
+
+    def build_head(self, args: Any, task: Any, dictionary: Any) -> None:
         """Take the softmax away and put KerBS there, with senses that start from the vectors of the softmax."""
-        name, weight = projection_of(self)  # type: ignore[arg-type]
+        name, weight, bias = projection_of(self)  # type: ignore[arg-type]
+        given = resolve(args)
         if getattr(self, "share_input_output_embed", False):
             self.explain_sharing(args)
-        check_options(args)
-        self.reallocation = Reallocation.from_options(args)
+        check_options(args, given)
+        self.update_hook = UpdateHook.from_options(args, given)
+        counts = target_counts(task, dictionary) if str(args.kerbs_init) == "frequency" else None
         try:
             self.head = KernelizedBayesianSoftmax(
                 weight.size(1),
@@ -148,15 +171,22 @@ class KerbsDecoder(TiedInput, HeadDecoder):
                 init=str(args.kerbs_init),
                 init_vectors=str(args.kerbs_init_vectors),
                 kernel=str(args.kerbs_kernel),
+                bias=str(args.kerbs_bias),
                 theta_init=args.kerbs_theta_init,
                 theta_bound=args.kerbs_theta_bound,
-                counts=torch.tensor(dictionary.count[: len(dictionary)]),
-                single=[dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk()],
+                theta_rate=args.kerbs_theta_rate,
+                bias_rate=args.kerbs_bias_rate,
+                counts=None if counts is None else counts.counts,
+                power=args.kerbs_power,
+                min_count=args.kerbs_min_count,
+                single=[dictionary.bos(), dictionary.pad(), dictionary.unk()],
                 word_vectors=weight.detach(),
+                word_bias=bias,
                 chunk=args.kerbs_chunk,
                 reference=args.kerbs_reference,
                 seed=args.kerbs_seed,
                 decay=args.kerbs_decay,
+                vocabulary=fingerprint(dictionary.symbols),
             )
         except ValueError as error:
             refuse(f"{error}. See the --kerbs-… options in --help")
@@ -187,6 +217,9 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             problem = problem or f"the checkpoint has the input {saved}, the model has {self.input_choice}"
         if problem:
             refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
+        if not state_dict.get(f"{name}.head.senses.ratio"):  # in version 0.1 the end of a sentence kept one sense
+            self.head.senses.single = (*self.head.senses.single, self.dictionary.eos())  # type: ignore[attr-defined]
+        self.head.adapt_to(state_dict, f"{name}.head.")
         return state_dict
 
 
@@ -200,10 +233,14 @@ class MosDecoder(HeadDecoder):
         """Log P of every word: (..., d) → (..., words)."""
         return self.head.log_prob(features, super(HeadDecoder, self).output_layer)  # type: ignore[misc]
 
-    def build_head(self, args: Any, dictionary: Any) -> None:
+    def build_head(self, args: Any, task: Any, dictionary: Any) -> None:
         """Put the mixture between the features and the last matrix."""
-        _, weight = projection_of(self)  # type: ignore[arg-type]
+        _, weight, _ = projection_of(self)  # type: ignore[arg-type]
+        init = str(getattr(args, "mos_init", "published"))  # checkpoints of version 0.1 have neither this nor the next
+        dropout = getattr(args, "mos_dropout", 0.0)
+        if dropout is None:
+            dropout = getattr(args, "dropout", 0.0) if init == "published" else 0.0
         try:
-            self.head = MixtureOfSoftmaxes(weight.size(1), args.mos_components)
+            self.head = MixtureOfSoftmaxes(weight.size(1), args.mos_components, dropout, init)
         except ValueError as error:
-            refuse(f"--mos-components: {error}")
+            refuse(f"{error}. See the --mos-… options in --help")

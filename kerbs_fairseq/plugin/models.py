@@ -10,6 +10,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.lstm_lm import LSTMLanguageModel
 
+from kerbs_fairseq.plugin import generation
 from kerbs_fairseq.plugin.decoders import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes
 from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions
 from kerbs_fairseq.plugin.refusal import refuse
@@ -54,12 +55,17 @@ def twin_of(base: str, prefix: str) -> type:
             model = super().build_model(args, task)
             decoder = model.decoder
             decoder.__class__ = decoder_class(type(decoder), head)
-            decoder.build_head(args, decoder.dictionary)
+            decoder.build_head(args, task, decoder.dictionary)
             return model
 
         def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
             super().upgrade_state_dict_named(state_dict, name)  # where fairseq mends what it can, BART's embeddings say
             check_shapes(self, state_dict)
+
+        def prepare_for_inference_(self, cfg: Any) -> None:
+            super().prepare_for_inference_(cfg)
+            if isinstance(self.decoder, KerbsDecoder):
+                generation.prune(self.decoder.head)
 
         @classmethod
         def add_args(cls, parser: Any) -> None:
@@ -134,6 +140,7 @@ def register() -> None:
     """Twins and refusals for all models that fairseq has registered by now."""
     if "kerbs_transformer" in models.MODEL_REGISTRY:
         return
+    generation.register()
     for base in SUPPORTED:
         add_twins(base)
     for base in sorted(models.MODEL_REGISTRY):

@@ -1,25 +1,23 @@
 """``--kerbs-move-log FILE``: every move of a sense as a row of a table.
 
-A run that was interrupted and resumed leaves the same table as one that was not.
+A run that was interrupted and resumed leaves the same table as one that was not. What cannot be written does not stop a
+training: it is said once, and tried again at the next event.
 """
 
+import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.runs import files
+from kerbs_fairseq.runs.errors import UserError, visible
+from kerbs_fairseq.runs.logs import HEADER, move_rows
+from kerbs_fairseq.runs.logs import Move as Row
 
-
-class Row(NamedTuple):
-    """A move: what the statistics said before it."""
-
-    update: int
-    sense: int
-    from_word: str
-    to_word: str
-    usage: float
-    log_accuracy: float
+__all__ = ["MoveLog", "Row"]
+logger = logging.getLogger(__name__)
 
 
 class MoveLog:
@@ -27,48 +25,56 @@ class MoveLog:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
+        self.size = 0  # bytes of the file that are whole lines of this run
+        self.waiting = b""  # lines that could not be written yet
+        self.warned = False
 
     def begin(self, update: int) -> None:
         """At the start of a process that goes on from ``update`` updates: what was written of later ones goes."""
-        try:
-            rows = self._rows()
-        except OSError as error:
-            self._refuse_to_write(error)
-        except ValueError:
-            refuse(f"--kerbs-move-log {self.path} is there already and is no table of moves: choose another file")
+        rows = self._rows()
         if rows and update == 0:
             refuse(f"--kerbs-move-log {self.path} has the moves of another run: choose another file, or remove it")
-        kept = [row for row in rows if int(row[0]) <= update]
-        beside = self.path.with_name(self.path.name + ".new")
+        kept = (row for row in rows if int(row[0]) <= update)
+        table = b"".join(map(self._line, [[HEADER], *kept]))
         try:
-            beside.write_text("".join(self._line(row) for row in (Row._fields, *kept)), encoding="utf-8")
-            os.replace(beside, self.path)
-        except OSError as error:
-            self._refuse_to_write(error)
+            files.write(self.path, table)
+        except UserError as problem:
+            refuse(f"--kerbs-move-log: {problem}")
+        self.size, self.waiting = len(table), b""
 
     def _rows(self) -> list[list[str]]:
-        """What is there; a ValueError if that is not a table of moves. Half a line, of a killed run, is left out."""
-        if not self.path.exists():
-            return []
-        head, *lines = self.path.read_text(encoding="utf-8").split("\n")
-        if head != "\t".join(Row._fields) or not lines:
-            raise ValueError("no table of moves")
-        rows = [line.split("\t") for line in lines[:-1]]
-        if not all(len(row) == len(Row._fields) and row[0].isdigit() for row in rows):
-            raise ValueError("no table of moves")
-        return rows
-
-    def _refuse_to_write(self, error: OSError) -> NoReturn:
-        refuse(f"--kerbs-move-log {self.path} cannot be written: {error.strerror or error}")
+        """What is there."""
+        try:
+            real = files.destination(self.path)
+            return move_rows(files.read_text(real)) if real.exists() else []
+        except UserError as problem:
+            refuse(f"--kerbs-move-log: {problem}")
+        except ValueError:
+            refuse(f"--kerbs-move-log {self.path} exists and is not a table of moves: choose another file")
 
     @staticmethod
-    def _line(row: Iterable[Any]) -> str:
-        return "\t".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in row) + "\n"
+    def _line(row: Iterable[Any]) -> bytes:
+        cells = (f"{x:.6g}" if isinstance(x, float) else str(x) for x in row)
+        return ("\t".join(cells) + "\n").encode("utf-8", errors="replace")
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append the moves of an event."""
+        self.waiting += b"".join(
+            self._line(row._replace(from_word=visible(row.from_word), to_word=visible(row.to_word))) for row in rows
+        )
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(self._line(row) for row in rows)
+            with self.path.open("r+b") as file:
+                if file.seek(0, os.SEEK_END) < self.size:
+                    raise OSError("another program has made it shorter")
+                file.truncate(self.size)  # half a line may be left of a write that failed
+                file.seek(self.size)
+                file.write(self.waiting)
         except OSError as error:
-            self._refuse_to_write(error)
+            if not self.warned:
+                self.warned = True
+                logger.warning(
+                    f"--kerbs-move-log {self.path} cannot be written: {error.strerror or error}. Training goes on; "
+                    "moves are added to the table when it can be written again"
+                )
+            return
+        self.size, self.waiting = self.size + len(self.waiting), b""

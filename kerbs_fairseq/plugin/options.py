@@ -1,34 +1,99 @@
-"""The options that twins add to the architectures they are twins of, for argparse and for hydra alike."""
+"""The options that ``kerbs_X`` and ``mos_X`` add to those of X, for argparse and for hydra alike."""
 
-from dataclasses import dataclass, field
-from typing import Optional
+from dataclasses import dataclass, field, fields
+from typing import Any, Optional
 
+import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from kerbs_fairseq.functional.initialization import INITIAL_MAPS, INITIAL_VECTORS
+from kerbs_fairseq.allocation.reallocator import MOVED_VECTORS, SPLIT_NOISE
+from kerbs_fairseq.functional.initialization import BIASES, INITIAL_MAPS, INITIAL_VECTORS
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.modules.input_embedding import INPUTS
+from kerbs_fairseq.modules.mixture_of_softmaxes import MOS_INITS
 
-MOVED_VECTORS = ("keep", "split")
+# What an option is if it is not given, by --kerbs-preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {
+        "kerbs_senses": 1.5,
+        "kerbs_max_senses": 16,
+        "kerbs_init": "frequency",
+        "kerbs_init_vectors": "near",
+        "kerbs_bias": "zero",
+        "kerbs_strategy": "paper",
+        "kerbs_moved_vector": "split",
+    },
+    "paper": {
+        "kerbs_senses": 3.0,
+        "kerbs_max_senses": 4,
+        "kerbs_init": "random",
+        "kerbs_init_vectors": "random",
+        "kerbs_bias": "none",
+        "kerbs_strategy": "paper",
+        "kerbs_moved_vector": "keep",
+    },
+}
+
+
+def by_preset(name: str, text: str) -> dict[str, str]:
+    """The help of an option whose default depends on the preset."""
+    default, paper = (PRESETS[preset][name] for preset in ("default", "paper"))
+    return {"help": f"{text} (default: {default}; with --kerbs-preset paper: {paper})"}
 
 
 @dataclass
 class KerbsOptions(FairseqDataclass):
     """Options of ``kerbs_X``."""
 
-    kerbs_senses: float = field(default=3.0, metadata={"help": "senses a word on average (special symbols have one)"})
-    kerbs_min_senses: int = field(default=1, metadata={"help": "every word has at least this many senses"})
-    kerbs_max_senses: int = field(default=4, metadata={"help": "every word has at most this many senses"})
-    kerbs_init: ChoiceEnum(INITIAL_MAPS) = field(  # type: ignore[valid-type]
-        default="random",
-        metadata={"help": "first allocation: random (the paper), uniform (the released code), by word frequency"},
+    kerbs_preset: Optional[ChoiceEnum(tuple(PRESETS))] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={"help": "choices for all options that are not given: default, or paper for those of the paper"},
     )
-    kerbs_init_vectors: ChoiceEnum(INITIAL_VECTORS) = field(  # type: ignore[valid-type]
-        default="near",
+    kerbs_senses: Optional[float] = field(
+        default=None, metadata=by_preset("kerbs_senses", "senses per word on average; special symbols have one")
+    )
+    kerbs_min_senses: int = field(default=1, metadata={"help": "every word has at least this many senses"})
+    kerbs_max_senses: Optional[int] = field(
+        default=None, metadata=by_preset("kerbs_max_senses", "every word has at most this many senses")
+    )
+    kerbs_init: Optional[ChoiceEnum(INITIAL_MAPS)] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata=by_preset(
+            "kerbs_init", "first allocation: by frequency in the training data, random, or uniform (the released code)"
+        ),
+    )
+    kerbs_power: float = field(
+        default=1.0,
         metadata={
-            "help": "senses of a word start as one vector plus a little noise (clone), plus much noise (near), or each "
-            "on its own (random)"
+            "help": "of --kerbs-init frequency and --kerbs-strategy loss: the next sense goes to the word with the "
+            "largest count^power / senses (in place of the count: its summed -log P)"
         },
+    )
+    kerbs_min_count: float = field(
+        default=0.0,
+        metadata={
+            "help": "of --kerbs-init frequency: occurrences in the training data per sense that a word must have; "
+            "fewer senses are dealt if too few words have them"
+        },
+    )
+    kerbs_init_vectors: Optional[ChoiceEnum(INITIAL_VECTORS)] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata=by_preset(
+            "kerbs_init_vectors",
+            "senses of a word start as one vector plus a little noise (clone), plus much noise (near), or each on its "
+            "own (random)",
+        ),
+    )
+    kerbs_bias: Optional[ChoiceEnum(BIASES)] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata=by_preset(
+            "kerbs_bias",
+            "a bias per sense that starts at the softmax's bias or 0 (zero), at that less the log of the number of its "
+            "word's senses (log), or no bias (none)",
+        ),
+    )
+    kerbs_bias_rate: float = field(
+        default=1.0, metadata={"help": "factor of the learning rate of the bias, under Adam and the like"}
     )
     kerbs_kernel: ChoiceEnum(KERNELS) = field(  # type: ignore[valid-type]
         default="paper",
@@ -36,13 +101,19 @@ class KerbsOptions(FairseqDataclass):
     )
     kerbs_theta_init: float = field(default=1e-8, metadata={"help": "where every theta starts (0: inner product)"})
     kerbs_theta_bound: float = field(default=8.0, metadata={"help": "theta stays within plus and minus this"})
+    kerbs_theta_rate: float = field(
+        default=1.0, metadata={"help": "factor of the learning rate of theta, under Adam and the like"}
+    )
     kerbs_chunk: int = field(
         default=0, metadata={"help": "tokens whose scores are in memory at a time in the loss; 0 chooses"}
     )
     kerbs_reference: bool = field(
         default=False, metadata={"help": "use the plain reference implementation of the loss (slow, much memory)"}
     )
-    kerbs_seed: int = field(default=1, metadata={"help": "for the first allocation and vectors; equal on all workers"})
+    kerbs_seed: Optional[int] = field(
+        default=None,
+        metadata={"help": "for the first allocation, vectors and splits; equal on all workers (default: --seed)"},
+    )
     kerbs_input: ChoiceEnum(INPUTS) = field(  # type: ignore[valid-type]
         default="untied",
         metadata={
@@ -72,23 +143,54 @@ class KerbsOptions(FairseqDataclass):
             "default: the worst 0.5%% of the vocabulary at each event"
         },
     )
-    kerbs_strategy: str = field(
-        default="paper",
-        metadata={
-            "help": "which senses move: paper (Algorithm 1), idle (only unused senses, to words that use all theirs), "
-            "released (as in the authors' code), or your own"
-        },
+    kerbs_strategy: Optional[str] = field(
+        default=None,
+        metadata=by_preset(
+            "kerbs_strategy",
+            "which senses move: paper (Algorithm 1), loss (to the words that cost most, by the rule of the first "
+            "allocation), idle (only unused senses, to words that use all theirs), released (as in the authors' code), "
+            "or your own",
+        ),
     )
-    kerbs_moved_vector: ChoiceEnum(MOVED_VECTORS) = field(  # type: ignore[valid-type]
-        default="keep",
-        metadata={
-            "help": "the vector of a moved sense stays as it is (keep, the paper), or becomes a copy of its new "
-            "word's most used sense plus noise (split)"
-        },
+    kerbs_moved_vector: Optional[ChoiceEnum(MOVED_VECTORS)] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata=by_preset(
+            "kerbs_moved_vector",
+            "the vector of a moved sense stays as it is (keep), or it and its new word's most used sense become the "
+            "halves of that sense (split)",
+        ),
+    )
+    kerbs_split_noise: float = field(
+        default=SPLIT_NOISE,
+        metadata={"help": "how far the halves of a split start apart, in standard deviations of all vectors"},
     )
     kerbs_move_log: Optional[str] = field(
         default=None, metadata={"help": "file for a table of all moves: update, sense, from, to, usage, log P"}
     )
+
+
+def resolve(args: Any) -> list[str]:
+    """Give every option in ``args`` that depends on a preset its value, in place; those that were given, by name.
+
+    A checkpoint has all values, whatever the defaults were when it was made: nothing of it counts as given.
+    """
+    missing = [name for name in PRESETS["default"] if getattr(args, name, None) is None]
+    old = missing == ["kerbs_bias"] and getattr(args, "kerbs_preset", None) is None  # a checkpoint of version 0.1
+    loaded = old or (not missing and getattr(args, "kerbs_preset", None) is not None)
+    defaults = {option.name: option.default for option in fields(KerbsOptions)}
+    preset = str(getattr(args, "kerbs_preset", None) or "default")
+    given = [] if loaded else [name for name, default in defaults.items() if is_given(getattr(args, name), default)]
+    for name in missing:
+        setattr(args, name, PRESETS[preset][name])
+    args.kerbs_preset = preset
+    if args.kerbs_seed is None:
+        args.kerbs_seed = torch.initial_seed() % 2**31  # what --seed has set, on every worker
+    return given
+
+
+def is_given(value: Any, default: Any) -> bool:
+    """Whether an option has another value than its default; a choice may be an enum or its text."""
+    return value is not None and value != default and str(value) != str(default)
 
 
 @dataclass
@@ -96,3 +198,17 @@ class MosOptions(FairseqDataclass):
     """Options of ``mos_X``."""
 
     mos_components: int = field(default=3, metadata={"help": "softmaxes in the mixture"})
+    mos_init: ChoiceEnum(MOS_INITS) = field(  # type: ignore[valid-type]
+        default="published",
+        metadata={
+            "help": "latents of the mixture: tanh(A h + b) (published), or A h + b, where A starts as the identity and "
+            "b as 0, so that the model starts as the softmax (identity)"
+        },
+    )
+    mos_dropout: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "dropout of the latents; default: as --dropout with --mos-init published, 0 with identity, whose "
+            "latents are the features, which have their own"
+        },
+    )

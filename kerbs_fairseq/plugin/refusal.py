@@ -2,9 +2,9 @@
 
 from typing import NoReturn
 
-from kerbs_fairseq import requirements
+from kerbs_fairseq.runs import errors
 
 
 def refuse(message: str) -> NoReturn:
-    """One line where a fairseq command is running, a ValueError in a program."""
-    requirements.stop(message, ValueError)
+    """One line where a fairseq command is the main program, a UserError in any other program."""
+    errors.refuse(f"kerbs_fairseq: {message}")

@@ -1,7 +1,6 @@
-"""Senses move: what happens after each update of the parameters, once, whatever the way fairseq trains.
+"""What the plugin does after each update of the parameters, once, whatever the way fairseq trains: senses move.
 
-tokens → … → loss → statistics → **reallocation**. The statistics are summed over all workers, so that every worker
-plans the same moves from the same numbers; nothing else has to be sent.
+It calls :class:`kerbs_fairseq.allocation.reallocator.Reallocator`, with the options, logs and metrics of fairseq.
 """
 
 import logging
@@ -13,101 +12,91 @@ from fairseq import metrics
 from fairseq.distributed import utils as distributed
 from torch import Tensor
 
-from kerbs_fairseq.allocation.parameter_rows import Rows
-from kerbs_fairseq.allocation.policy import STRATEGIES, Move, Situation, Strategy, problem_of
+from kerbs_fairseq.allocation.policy import STRATEGIES
+from kerbs_fairseq.allocation.reallocator import Event, Reallocator, check_schedule
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
-from kerbs_fairseq.modules.sense_table import MAP_NAME
+from kerbs_fairseq.modules.sense_table import MAP_NAME, PARAMETERS
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.refusal import refuse
 
 logger = logging.getLogger(__name__)
 
-MOVED_THETA = 1e-8  # the paper's; float16 makes it 0, which is as good
-# Of the spread of all vectors. With as little as first vectors have, both copies stay together and share all usage for
-# as long as they are trained, so that it never shows which of them is not needed.
-SPLIT_NOISE = 1.0
 SUMMARY_EVERY = 100  # updates, where senses never move
 IDLE = 0.01  # a sense that has less of its word's usage than this is idle
+SHOWN_NUMBERS = 4  # of senses that words have; more are counted together
 
 
 @dataclass
-class Reallocation:
+class UpdateHook:
     """When and how the senses of one decoder move; ``shown`` is what the training log shows."""
 
-    every: int
-    after: int
-    until: int
-    threshold: Optional[float]
-    strategy_name: str
-    moved_vector: str
+    settings: dict[str, Any]
     move_log: Optional[MoveLog]
-    seed: int
-    begun: bool = False
+    given: list[str] = field(default_factory=list)
+    reallocator: Optional[Reallocator] = None
     moved_at_last_event: int = 0
     shown: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_options(cls, args: Any) -> "Reallocation":
-        """From ``--kerbs-…``, or a refusal."""
-        if args.kerbs_reallocate_every < 0:
-            refuse(f"--kerbs-reallocate-every {args.kerbs_reallocate_every}: a number of updates, or 0 for never")
-        if args.kerbs_reallocate_after < 0:
-            refuse(f"--kerbs-reallocate-after {args.kerbs_reallocate_after}: a number of updates, at least 0")
-        if args.kerbs_reallocate_until and args.kerbs_reallocate_until < max(1, args.kerbs_reallocate_after):
-            refuse(
-                f"--kerbs-reallocate-until {args.kerbs_reallocate_until}: not before --kerbs-reallocate-after "
-                f"({args.kerbs_reallocate_after}), or 0 for no end"
-            )
-        if args.kerbs_threshold is not None and not args.kerbs_threshold <= 0:
-            refuse(f"--kerbs-threshold {args.kerbs_threshold:g}: log P is never above 0, so a threshold is 0 or less")
-        return cls(
-            every=args.kerbs_reallocate_every,
-            after=args.kerbs_reallocate_after,
-            until=args.kerbs_reallocate_until,
-            threshold=args.kerbs_threshold,
-            strategy_name=args.kerbs_strategy,
-            moved_vector=str(args.kerbs_moved_vector),
-            move_log=MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None,
-            seed=args.kerbs_seed,
-        )
-
-    @property
-    def strategy(self) -> Strategy:
-        """The plan and what goes with it."""
-        return STRATEGIES[self.strategy_name]
+    def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
+        """From ``--kerbs-…``, of which some are ``given``; or a refusal."""
+        every, after, until = args.kerbs_reallocate_every, args.kerbs_reallocate_after, args.kerbs_reallocate_until
+        try:
+            check_schedule(every, after, until, args.kerbs_threshold, option)
+        except ValueError as error:
+            refuse(str(error))
+        if not args.kerbs_split_noise >= 0:
+            refuse(f"--kerbs-split-noise {args.kerbs_split_noise:g}: it must be 0 or more")
+        settings = {
+            "every": every,
+            "after": after,
+            "until": until,
+            "strategy": args.kerbs_strategy,
+            "threshold": args.kerbs_threshold,
+            "power": args.kerbs_power,
+            "moved_vector": str(args.kerbs_moved_vector),
+            "split_noise": args.kerbs_split_noise,
+            "seed": args.kerbs_seed,
+        }
+        return cls(settings, MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None, given)
 
     def after_update(self, decoder: Any, optimizer: Any, update: int) -> None:
         """Update number ``update`` has just been made: take in its statistics, and move senses if it is time."""
+        if self.reallocator is None:
+            self.reallocator = self.begin(decoder, optimizer, update)
         head = decoder.head
-        if not self.begun:
-            self.begin(decoder, optimizer, update)
         if not head.statistics.in_use:
             return
-        vectors = head.senses.vectors
-        if vectors.requires_grad and vectors.grad is None:  # thrown away: this worker ran out of memory half-way
-            head.statistics.forget_waiting()
-        head.statistics.update(sum_over_workers if workers() > 1 else None)
-        if self.is_time(update):
-            self.reallocate(decoder, optimizer, update)
-        if not self.shown or update % (self.every or SUMMARY_EVERY) == 0:
+        self.reallocator.optimizer = optimizer
+        try:
+            event = self.reallocator.after_update(update)
+        except ValueError as error:
+            refuse(str(error))
+        if event is not None:
+            self.moved_at_last_event = len(event.moves)
+            self.report(decoder, event)
+        if not self.shown or update % (self.settings["every"] or SUMMARY_EVERY) == 0:
             self.shown = summary(head, self.moved_at_last_event)
         log(self.shown)
 
-    def is_time(self, update: int) -> bool:
-        """Whether senses move after this update."""
-        if not self.every or update % self.every:
-            return False
-        return update >= self.after and (not self.until or update <= self.until)
-
-    def begin(self, decoder: Any, optimizer: Any, update: int) -> None:
+    def begin(self, decoder: Any, optimizer: Any, update: int) -> Reallocator:
         """Before anything is done in this process: refuse what cannot work, say what will not."""
-        self.begun = True
-        if not self.every:
-            return
-        if self.strategy_name not in STRATEGIES:  # not before training: one's own is not needed to use a model
-            refuse(f"--kerbs-strategy {self.strategy_name}: there are {', '.join(sorted(STRATEGIES))}")
-        if self.moved_vector != "keep" and not self.strategy.renew:
-            refuse(f"--kerbs-moved-vector has no effect with --kerbs-strategy {self.strategy_name}: leave it out")
+        every, name = self.settings["every"], self.settings["strategy"]
+        if every:
+            self.check(decoder, optimizer, name)
+            if self.move_log is not None and is_first_worker():
+                self.move_log.begin(update - 1)
+        # not before training: a strategy of one's own is not needed to use a model
+        settings = self.settings if every else {**self.settings, "strategy": "paper"}
+        many = workers() > 1
+        return Reallocator(decoder.head, optimizer, **settings, sum_over_workers=sum_over_workers if many else nothing)
+
+    def check(self, decoder: Any, optimizer: Any, name: str) -> None:
+        """Refuse what senses cannot move with."""
+        if name not in STRATEGIES:
+            refuse(f"--kerbs-strategy {name}: there are {', '.join(sorted(STRATEGIES))}")
+        if "kerbs_moved_vector" in self.given and not STRATEGIES[name].renew:
+            refuse(f"--kerbs-moved-vector has no effect with --kerbs-strategy {name}: leave it out")
         table = decoder.head.senses
         if table.vectors.dim() != 2 or len(table.vectors) != len(table.sense_to_word):
             refuse("senses cannot move while parameters are sharded: --kerbs-reallocate-every 0, or --ddp-backend c10d")
@@ -119,71 +108,32 @@ class Reallocation:
                 "senses do not move: only --criterion kerbs_cross_entropy counts how they are used. Train with it, or "
                 "say --kerbs-reallocate-every 0"
             )
-        if self.move_log is not None and is_first_worker():
-            self.move_log.begin(update - 1)
 
-    def reallocate(self, decoder: Any, optimizer: Any, update: int) -> None:
-        """One event: plan, move, log."""
-        head = decoder.head
-        situation = situation_of(head, self.threshold)
-        moves = self.strategy.plan(situation)
-        problem = problem_of(moves, situation)
-        if problem:
-            refuse(f"--kerbs-strategy {self.strategy_name}: {problem}")
-        if moves:
-            self.apply(head, optimizer, moves, situation, update)
-        head.statistics.forget(everything=self.strategy.forget)
-        head.statistics.moves.add_(len(moves))
-        self.moved_at_last_event = len(moves)
-        self.report(decoder, moves, situation, update)
-
-    def apply(
-        self, head: KernelizedBayesianSoftmax, optimizer: Any, moves: list[Move], situation: Situation, update: int
-    ) -> None:
-        """Change the map, and let the moved senses start again if the strategy wants that."""
-        table, statistics = head.senses, head.statistics
-        senses = torch.tensor([move.sense for move in moves], device=table.sense_to_word.device)
-        words = torch.tensor([move.word for move in moves], device=senses.device)
-        table.move(senses, words)
-        if not self.strategy.renew:
-            return
-        vectors = Rows(optimizer, table.vectors)
-        if self.moved_vector == "split":
-            models = torch.tensor(most_used(situation, [move.word for move in moves]), device=senses.device)
-            vectors.write(senses, near(vectors.read(models), vectors.master, self.seed + update))
-        vectors.forget(senses)
-        if table.theta_raw is not None:
-            theta = Rows(optimizer, table.theta_raw)
-            theta.write(senses, MOVED_THETA)
-            theta.forget(senses)
-        mean = statistics.usage.mean()
-        if self.strategy.usage_of_word:
-            stay = torch.ones_like(statistics.usage).index_fill_(0, senses, 0)
-            of_word = torch.zeros_like(statistics.log_accuracy)
-            total = of_word.index_add(0, table.sense_to_word, statistics.usage * stay)
-            mean = (total / of_word.index_add(0, table.sense_to_word, stay).clamp_min(1))[words]
-        statistics.usage[senses] = mean
-
-    def report(self, decoder: Any, moves: list[Move], situation: Situation, update: int) -> None:
+    def report(self, decoder: Any, event: Event) -> None:
         """A line in the log, with examples, and the table of moves."""
-        symbols = decoder.dictionary.symbols
+        symbols, situation = decoder.dictionary.symbols, event.situation
         word = situation.sense_to_word.tolist()
         rows = [
             Row(
-                update,
+                event.update,
                 move.sense,
                 symbols[word[move.sense]],
                 symbols[move.word],
                 float(situation.usage[move.sense]),
                 float(situation.log_accuracy[move.word]),
             )
-            for move in moves
+            for move in event.moves
         ]
         examples = ", ".join(f"{row.from_word} → {row.to_word}" for row in rows[:5])
         more = f", … ({len(rows) - 5} more)" if len(rows) > 5 else ""
-        logger.info("update %d: %d senses moved%s%s", update, len(rows), f": {examples}" if rows else "", more)
+        logger.info("update %d: %d senses moved%s%s", event.update, len(rows), f": {examples}" if rows else "", more)
         if self.move_log is not None and is_first_worker():
             self.move_log.add(rows)
+
+
+def option(name: str) -> str:
+    """What a setting of the schedule is called on the command line."""
+    return "--kerbs-threshold" if name == "threshold" else f"--kerbs-reallocate-{name}"
 
 
 def workers() -> int:
@@ -196,83 +146,65 @@ def is_first_worker() -> bool:
     return workers() == 1 or distributed.get_data_parallel_rank() == 0
 
 
-def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: dict[str, Tensor]) -> None:
-    """In a state of averaged weights, let the rows of senses that moved begin again with those of the ``new`` state.
-
-    ``old_map`` holds the maps that the average had before. Statistics are not averaged at all.
-    """
-    for name, value in new.items():
-        if name not in average:
-            continue
-        if ".head.statistics." in name:
-            average[name].copy_(value)
-        elif name.endswith((".head.senses.vectors", ".head.senses.theta_raw")):
-            map_name = name.rpartition(".")[0] + f".{MAP_NAME}"
-            moved = (old_map[map_name] != new[map_name]).view(-1, *[1] * (value.dim() - 1))
-            average[name].copy_(torch.where(moved, value.to(average[name].dtype), average[name]))
-
-
 def sum_over_workers(tensor: Tensor) -> None:
     """In place."""
     distributed.all_reduce(tensor, group=distributed.get_data_parallel_group())
 
 
-def situation_of(head: KernelizedBayesianSoftmax, threshold: Optional[float]) -> Situation:
-    """Copies of the statistics and the map, on the CPU: the one place where training waits for the device."""
-    table, statistics = head.senses, head.statistics
-    names = ("log_accuracy", "usage", "tokens", "prob", "sense_prob")
-    return Situation(
-        sense_to_word=table.sense_to_word.to("cpu", copy=True),
-        **{name: getattr(statistics, name).to("cpu", copy=True) for name in names},
-        min_senses=table.min_senses,
-        max_senses=table.max_senses,
-        single=table.single,
-        threshold=threshold,
-    )
+def nothing(tensor: Tensor) -> None:
+    """A single worker's sum."""
 
 
-def most_used(situation: Situation, words: list[int]) -> list[int]:
-    """The most used sense of each of ``words``."""
-    wanted = set(words)
-    best: dict[int, int] = {}
-    usage = situation.usage.tolist()
-    for sense, word in enumerate(situation.sense_to_word.tolist()):
-        if word in wanted and (word not in best or usage[sense] > usage[best[word]]):
-            best[word] = sense
-    return [best[word] for word in words]
+def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: dict[str, Tensor]) -> None:
+    """In a state of averaged weights, let rows that have begun again begin with those of the ``new`` state.
 
-
-def near(rows: Tensor, all_rows: Tensor, seed: int) -> Tensor:
-    """``rows`` (n, d) with noise; the same on every worker."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(rows.shape, generator=generator).to(rows.device)
-    return rows.float() + noise * (SPLIT_NOISE * all_rows.float().std())
+    These are the senses of all words that got or lost a sense: a split changes two senses of its word.
+    ``old_map`` holds the maps that the average had before. Statistics are not averaged at all.
+    """
+    for name, value in new.items():
+        if name not in average:
+            continue
+        prefix, _, last = name.rpartition(".")
+        if ".head.statistics." in name:
+            average[name].copy_(value)
+        elif prefix.endswith(".head.senses") and last in PARAMETERS:
+            before, now = (maps[f"{prefix}.{MAP_NAME}"] for maps in (old_map, new))
+            moved = before != now
+            touched = torch.isin(now, torch.cat([before[moved], now[moved]]))
+            rows = touched.view(-1, *[1] * (value.dim() - 1))
+            average[name].copy_(torch.where(rows, value.to(average[name].dtype), average[name]))
 
 
 @torch.no_grad()
 def summary(head: KernelizedBayesianSoftmax, moved: int) -> dict[str, float]:
-    """What the training log shows, as numbers."""
+    """What the training log shows, as numbers; of words that may have more than one sense."""
     table, statistics = head.senses, head.statistics
-    numbers = torch.bincount(table.senses_per_word(), minlength=table.max_senses + 1).tolist()
-    of_word = torch.zeros(table.n_words, device=statistics.usage.device)
-    of_word.index_add_(0, table.sense_to_word, statistics.usage)
+    counts = table.senses_per_word()
+    counts[list(table.single)] = 0
+    numbers = torch.bincount(counts.clamp_max(SHOWN_NUMBERS + 1), minlength=SHOWN_NUMBERS + 2).tolist()
+    of_word = torch.zeros_like(statistics.log_accuracy).index_add_(0, table.sense_to_word, statistics.usage)
     idle = statistics.usage < IDLE * of_word[table.sense_to_word]
-    found = {
+    result = {
         "kerbs_moved": float(moved),
         "kerbs_moved_total": float(statistics.moves),
-        **{f"kerbs_words_with_{n}": float(numbers[n]) for n in range(1, table.max_senses + 1)},
+        **{f"kerbs_words_with_{n}": float(numbers[n]) for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)},
         "kerbs_idle": float(idle.float().mean()),
     }
-    theta = table.theta
+    if table.max_senses > SHOWN_NUMBERS:
+        result["kerbs_words_with_more"] = float(numbers[SHOWN_NUMBERS + 1])
+        result["kerbs_most_senses"] = float(counts.max())
+    theta, bias = table.theta, table.bias
     if theta is not None:
-        found["kerbs_theta"], found["kerbs_theta_std"] = float(theta.mean()), float(theta.std(unbiased=False))
-    return found
+        result["kerbs_theta"], result["kerbs_theta_std"] = float(theta.mean()), float(theta.std(unbiased=False))
+    if bias is not None:
+        result["kerbs_bias_std"] = float(bias.float().std(unbiased=False))
+    return result
 
 
 def log(values: dict[str, float]) -> None:
     """Into fairseq's own log, in whichever format, and TensorBoard; weight 0: the latest value counts."""
     for name, value in values.items():
-        whole = name.startswith(("kerbs_moved", "kerbs_words"))
+        whole = name.startswith(("kerbs_moved", "kerbs_words", "kerbs_most"))
         metrics.log_scalar(name, value, weight=0, priority=950, round=0 if whole else 4)
 
 
@@ -283,12 +215,12 @@ def hooked(step: Callable[..., None]) -> Callable[..., None]:
         scale = amp_scale(optimizer)
         step(self, optimizer, model, update_num)
         decoder: Any = getattr(model, "decoder", None)
-        if getattr(decoder, "reallocation", None) is None:
+        if getattr(decoder, "update_hook", None) is None:
             return
         if amp_scale(optimizer) < scale:  # --amp found infinite gradients, made no update, and tries again
             decoder.head.statistics.forget_waiting()
         else:
-            decoder.reallocation.after_update(decoder, optimizer, update_num + 1)
+            decoder.update_hook.after_update(decoder, optimizer, update_num + 1)
 
     return optimizer_step
 

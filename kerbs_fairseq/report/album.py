@@ -14,6 +14,7 @@ from kerbs_fairseq.report.gather import Run
 from kerbs_fairseq.report.spaces import FEWEST, Contexts
 
 Part = tuple[str, Picture]  # the tab that it stands in
+LONGEST = 60  # letters of a word in the name of a file
 
 
 def of_training(run: Run) -> Iterator[Part]:
@@ -21,7 +22,7 @@ def of_training(run: Run) -> Iterator[Part]:
     history = run.history
     if history.train_loss or history.valid_loss:
         caption = (
-            "In bits (base 2) a token, label smoothing included; perplexities in the log are 2^nll_loss, without it."
+            "In bits (base 2) per token, label smoothing included; perplexities in the log are 2^nll_loss, without it."
         )
         yield "training", Picture("training", "Loss", caption, plots.training(history))
     if history.moves_by_update():
@@ -71,7 +72,7 @@ def of_words(model: Learned, contexts: Contexts, words: Sequence[int]) -> Iterat
         kept = contexts.kept.get(word)
         if kept is None or kept.number < FEWEST:
             continue
-        plain = re.sub(r"[^A-Za-z0-9-]+", "", model.words[word])
+        plain = re.sub(r"[^A-Za-z0-9-]+", "", model.words[word])[:LONGEST]
         name = f"word-{plain}"
         if not plain or name.lower() in taken:  # some systems do not tell capital letters in names of files
             name = f"word-{plain}-no-{number}"

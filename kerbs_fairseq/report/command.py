@@ -13,14 +13,16 @@ from typing import Callable, Optional
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from kerbs_fairseq.inspection.command import quiet
-from kerbs_fairseq.inspection.learned import SPECIAL, Learned, Unreadable
+from kerbs_fairseq.inspection.command import add_code_options, quiet
+from kerbs_fairseq.inspection.learned import SPECIAL, Learned
 from kerbs_fairseq.report.album import album
 from kerbs_fairseq.report.drawing import save, style
 from kerbs_fairseq.report.gather import Run, gather
-from kerbs_fairseq.report.page import page, write
+from kerbs_fairseq.report.page import page
 from kerbs_fairseq.report.spaces import FEWEST, Contexts, candidates, chosen, read_contexts
 from kerbs_fairseq.report.vocabulary import WITH_NEAREST, vocabulary
+from kerbs_fairseq.runs import files
+from kerbs_fairseq.runs.errors import UserError, console
 
 NAME = "kerbs-report"
 PAGE = "index.html"
@@ -43,18 +45,25 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--move-log", type=Path, metavar="FILE", help="of --kerbs-move-log (where training wrote it)")
     parser.add_argument("--title", help="of the page")
+    add_code_options(parser)
     args = parser.parse_args(argv)
     for name in ("tokens", "words"):
         if getattr(args, name) < 1:
-            raise Unreadable(f"--{name} {getattr(args, name)}: at least 1")
+            raise UserError(f"--{name} {getattr(args, name)}: at least 1")
     return args
 
 
 def report(args: argparse.Namespace, begin: Step) -> Path:
     """Write the report; the path of its page."""
-    figures = prepare(args.output)
+    with files.updating(args.output) as folder:  # before the work, so that what cannot be written is known at once
+        write(args, begin, folder)
+    return args.output / PAGE
+
+
+def write(args: argparse.Namespace, begin: Step, folder: Path) -> None:
+    """All files of the report."""
     begin("reading checkpoints")
-    runs = gather(args.checkpoints, args.data, args.log, args.move_log)
+    runs = gather(args.checkpoints, args.data, args.log, args.move_log, args.trust)
     main = next((run for run in runs if run.learned is not None), None)
     notes = [note for run in runs for note in run.notes]
     contexts: Optional[Contexts] = None
@@ -85,29 +94,15 @@ def report(args: argparse.Namespace, begin: Step) -> Path:
     pictures = []
     done = begin("drawing")
     title = args.title or (f"What {main.name} has learned" if main else "Models compared")
+    (folder / "figures").mkdir()
     with style():
         for number, (where, picture) in enumerate(album(runs, contexts, words), 1):
-            save(picture, figures)
+            save(picture, folder / "figures")
             pictures.append((where, picture))
             done(number / (number + 3))
         text = page(title, runs, main, pictures, data, notes)
-    write(text, args.output / PAGE)
+    (folder / PAGE).write_text(text, encoding="utf-8", errors="replace")
     done(1.0)
-    return args.output / PAGE
-
-
-def prepare(output: Path) -> Path:
-    """Make the folders before the work, so that what cannot be written is known at once."""
-    figures = output / "figures"
-    try:
-        figures.mkdir(parents=True, exist_ok=True)
-        for folder in (output, figures):
-            trial = folder / ".kerbs-report.new"
-            trial.touch()
-            trial.unlink()
-    except OSError as error:
-        raise Unreadable(f"-o {output} cannot be written: {error.strerror or error}") from None
-    return figures
 
 
 def contexts_of(
@@ -117,10 +112,13 @@ def contexts_of(
     asked = list(dict.fromkeys(model.find(word) for word in args.word))
     special = [model.words[word] for word in asked if word < SPECIAL]
     if special:
-        raise Unreadable(f"--word {special[0]}: a special symbol has one sense, and nothing to show")
+        raise UserError(f"--word {special[0]}: a special symbol has one sense, and nothing to show")
     good = asked or candidates(model)
     if args.data is None:
         return None, asked or good[: args.words]
+    from kerbs_fairseq.inspection.contexts import import_code  # loads fairseq and all its models
+
+    import_code(model.code, args.user_dir, args.trust)
     contexts = read_contexts(
         run.path, args.data, args.split, model, good, args.tokens, begin(f"reading {args.split} with the model")
     )
@@ -159,17 +157,12 @@ class Bars:
 
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    bars = Bars()
-    try:
-        args = arguments(argv)
+    with console(NAME):
+        args, bars = arguments(argv), Bars()
         with bars.progress, quiet():
             path = report(args, bars.begin)
             bars.finish(1.0)
-    except Unreadable as problem:
-        sys.exit(f"{NAME}: {problem}")
-    except OSError as error:
-        sys.exit(f"{NAME}: cannot write into {args.output}: {error.strerror or error}")
-    print(path)
+        print(path)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from kerbs_fairseq.inspection.learned import SPECIAL
 from kerbs_fairseq.report.drawing import axes, colour, marker, plain_numbers
@@ -26,7 +27,7 @@ def validation(runs: Sequence[Run]) -> Figure:
         ax.set_yscale("log")
         plain_numbers(ax.yaxis, (1, 2, 5))
     ax.set_xlabel("updates")
-    ax.set_ylabel("validation perplexity" if ppl else "validation loss (bits a token)")
+    ax.set_ylabel("validation perplexity" if ppl else "validation loss (bits per token)")
     ax.legend()
     return figure
 
@@ -41,7 +42,7 @@ def senses(runs: Sequence[Run]) -> Figure:
         counts = torch.bincount(model.numbers[SPECIAL:], minlength=most + 1)[1:]
         at = torch.arange(1, most + 1) - 0.4 + width * (number + 0.5)
         ax.bar(at, counts / counts.sum(), width, color=colour(of_run), label=name)  # as in the other plots
-    ax.set_xticks(range(1, most + 1))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("senses")
     ax.set_ylabel("share of words")
     ax.legend()

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,11 +88,9 @@ def plain_numbers(axis: Any, steps: Sequence[float] = (1,)) -> None:
 
 
 def save(picture: Picture, folder: Path, dpi: int = 200) -> None:
-    """As PNG and as SVG for a paper, each written whole or not at all."""
+    """As PNG and as SVG for a paper."""
     for kind, options in (("png", {"dpi": dpi}), ("svg", {"metadata": NO_METADATA})):
-        beside = folder / f"{picture.name}.{kind}.new"
-        picture.figure.savefig(beside, format=kind, **options)
-        os.replace(beside, folder / f"{picture.name}.{kind}")
+        picture.figure.savefig(folder / f"{picture.name}.{kind}", format=kind, **options)
 
 
 def inline(picture: Picture) -> str:

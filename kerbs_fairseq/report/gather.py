@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-import torch
+from kerbs_fairseq.inspection.learned import Learned, learned_of
+from kerbs_fairseq.report.history import History, from_checkpoint, read_log
+from kerbs_fairseq.runs import checkpoint as schema
+from kerbs_fairseq.runs.checkpoint import Checkpoint
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.logs import read_moves
 
-from kerbs_fairseq.inspection.learned import HEAD, Learned, Unreadable, learned_of, read
-from kerbs_fairseq.report.history import History, from_checkpoint, read_log, read_moves
-
-NO_PARAMETERS = (".statistics.", "_float_tensor", ".version")  # floats of the state that are not learned
 # what the table of settings shows, from whichever part of fairseq's configuration
 SHOWN = (
     "arch", "task", "criterion", "label_smoothing", "optimizer", "adam_betas", "lr", "lr_scheduler", "warmup_updates",
@@ -36,25 +38,30 @@ class Run:
     scores: dict[str, str]
     history: History
     learned: Optional[Learned]  # of KerBS only
+    moved: Optional[int] = None  # senses in this run; None: unknown, or no KerBS
     notes: list[str] = field(default_factory=list)  # what is left out, and how to get it
 
 
 def gather(
-    paths: Sequence[Path], data: Optional[Path] = None, logs: Sequence[Path] = (), move_log: Optional[Path] = None
+    paths: Sequence[Path],
+    data: Optional[Path] = None,
+    logs: Sequence[Path] = (),
+    move_log: Optional[Path] = None,
+    trust: bool = False,
 ) -> list[Run]:
     """Read all that there is of each checkpoint; ``logs`` go with ``paths`` in their order."""
     if len(logs) > len(paths):
-        raise Unreadable(
+        raise UserError(
             f"--log was given {len(logs)} times, for {len(paths)} checkpoints: once for each, in their order"
         )
     names = distinct(paths)
     given = [*logs, *[None] * (len(paths) - len(logs))]
-    runs = [run_of(path, name, data, log) for path, name, log in zip(paths, names, given)]
+    runs = [run_of(schema.load(path, trust), name, data, log) for path, name, log in zip(paths, names, given)]
     with_senses = [run for run in runs if run.learned is not None]
     if not with_senses and len(runs) == 1:
         (run,) = runs
-        raise Unreadable(
-            f"{run.path} is no KerBS model but a {run.head}: a report of its own is of a model trained with "
+        raise UserError(
+            f"{run.path} is not a KerBS model but a {run.head}: a report of its own is of a model trained with "
             "--arch kerbs_…; give several checkpoints to compare them"
         )
     for run in with_senses:
@@ -78,22 +85,18 @@ def folder_name(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"seed_\d+", folder.name) else folder.name
 
 
-def run_of(path: Path, name: str, data: Optional[Path], log: Optional[Path]) -> Run:
-    """Read one checkpoint, its log and its scores."""
-    state = read(path)
-    model = state["model"]
-    learned = learned_of(state, path, data) if any(key.endswith(HEAD) for key in model) else None
-    mixed = any(".head.prior" in key for key in model)
-    updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)) or (
-        learned.updates if learned else 0
-    )
+def run_of(checkpoint: Checkpoint, name: str, data: Optional[Path], log: Optional[Path]) -> Run:
+    """What is in one checkpoint, its log and its scores."""
+    path = checkpoint.path
+    learned = learned_of(checkpoint, data) if checkpoint.layer == "KerBS" else None
+    updates = checkpoint.updates or (learned.updates if learned else 0)
     run = Run(
         path=path,
         name=name,
-        head="KerBS" if learned else "MoS" if mixed else "softmax",
+        head=checkpoint.layer,
         updates=updates,
-        parameters=parameters_of(model),
-        settings=settings_of(state),
+        parameters=schema.parameters(checkpoint.model),
+        settings=settings_of(checkpoint),
         scores=scores_of(path.parent / "scores.json"),
         history=History(),
         learned=learned,
@@ -101,18 +104,35 @@ def run_of(path: Path, name: str, data: Optional[Path], log: Optional[Path]) -> 
     beside = path.parent / "train.log"
     log = log or (beside if beside.is_file() else None)
     if log is not None:
-        run.history = read_log(log)
-        if not run.history.valid_loss and not run.history.train_loss:
+        run.history = read_log(log, checkpoint.valid_subset)
+        if not run.history.has_curves:
             run.notes.append(f"{log.name} has no losses in it: train with --log-format json or simple.")
-    if not run.history.valid_loss and not run.history.train_loss:
-        run.history = from_checkpoint(state, updates)
+    # what later updates did is of a model that went on after this checkpoint
+    events = {update: count for update, count in run.history.events.items() if update <= updates or not updates}
+    if not run.history.has_curves:
+        run.history = from_checkpoint(checkpoint, updates)
         run.notes.append(
             f"Training curves of {name}: no log was found (--log FILE, or train.log beside the checkpoint), so only "
             "the last losses are known."
         )
-    if learned is not None and learned.counts is None:
-        run.notes.append(f"Words of {name} are numbers: no dictionary was found. --data DIR names them.")
+    run.history.events = events
+    if learned is not None:
+        run.notes += notes_of(learned, name)
+        # statistics are counted from the first update of the output layer on, also through another training
+        run.history.pretrained = bool(checkpoint.updates) and learned.updates > checkpoint.updates
     return run
+
+
+def notes_of(learned: Learned, name: str) -> list[str]:
+    """What a checkpoint does not say."""
+    notes = []
+    if learned.counts is None:
+        notes.append(f"Words of {name} are numbers: no dictionary was found. --data DIR names them.")
+    elif learned.same_dictionary is None:
+        notes.append(f"Whether the dictionary of {name} is that of its training: unknown, as the checkpoint is old.")
+    if learned.initial is None:
+        notes.append(f"Senses per word of {name} at the start: unknown, as the checkpoint is old.")
+    return notes
 
 
 def add_moves(run: Run, path: Optional[Path]) -> None:
@@ -123,39 +143,26 @@ def add_moves(run: Run, path: Optional[Path]) -> None:
         places = [Path(written), run.path.parent / Path(written).name]  # where it was, or moved with the checkpoint
         path = next((place for place in places if place.is_file()), None)
     if path is not None:
-        # what later updates did is of a model that went on after this checkpoint
         run.history.moves = [move for move in read_moves(path) if move[0] <= run.updates or not run.updates]
-    elif run.learned.moves and not run.history.moves_by_update():
+    moves = run.history.moves_by_update()
+    run.moved = run.learned.moves
+    if run.history.pretrained:
+        run.moved = int(sum(moves.values())) if moves or path is not None else None
+    if run.learned.moves and not moves and path is None:
+        what = "senses moved, some perhaps before this run" if run.history.pretrained else "senses moved"
         run.notes.append(
-            f"Moves over time of {run.name}: {run.learned.moves} senses moved, but neither the log nor a table of "
+            f"Moves over time of {run.name}: {run.learned.moves} {what}, but neither the log nor a table of "
             "moves (--kerbs-move-log in training, --move-log here) says when."
         )
 
 
-def parameters_of(model: dict[str, Any]) -> int:
-    """How many numbers are learned; a table that two layers share counts once, also if it was saved twice."""
-    found: dict[int, torch.Tensor] = {}
-    for name, value in model.items():
-        if not torch.is_tensor(value) or not value.is_floating_point() or any(part in name for part in NO_PARAMETERS):
-            continue
-        # half precision and GPUs save a shared table as two; two matrices of many values are not equal by chance
-        same = (other for other in found.values() if value.dim() == 2 and other.shape == value.shape)
-        if value.data_ptr() not in found and not any(torch.equal(value, other) and value.std() > 0 for other in same):
-            found[value.data_ptr()] = value
-    return sum(value.numel() for value in found.values())
-
-
-def settings_of(state: dict[str, Any]) -> dict[str, str]:
+def settings_of(checkpoint: Checkpoint) -> dict[str, str]:
     """The options that matter for a comparison, and all of KerBS, by the names of the command line."""
     flat: dict[str, Any] = {}
-    parts = [vars(state["args"])] if state.get("args") is not None else []
-    for name, part in (state.get("cfg") or {}).items():
-        values = vars(part) if hasattr(part, "__dict__") and not hasattr(part, "items") else part
-        if hasattr(values, "items"):
-            parts.append(dict(values))
-            if isinstance(values.get("_name"), str):
-                flat["arch" if name == "model" else name] = values["_name"]
-    for values in parts:
+    for part, values in checkpoint.parts.items():
+        if isinstance(values.get("_name"), str):
+            flat["arch" if part == "model" else part] = values["_name"]
+    for values in checkpoint.parts.values():
         for name, value in values.items():
             if value is not None:
                 flat.setdefault(name, value)
@@ -174,10 +181,12 @@ def scores_of(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{path} cannot be read as JSON: {error}") from None
+        found = json.loads(read_text(path))
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Unreadable(f"{path} is no object of names and scores")
+        raise UserError(f"{path} is not an object of names and scores")
     told = {str(name): value for name, value in found.items() if value is not None and name != "parameters"}
     return {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in told.items()}

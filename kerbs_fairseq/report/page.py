@@ -2,7 +2,6 @@
 
 import html
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
@@ -10,6 +9,7 @@ from typing import Any, Optional
 
 from kerbs_fairseq import __version__
 from kerbs_fairseq.inspection import findings
+from kerbs_fairseq.inspection.findings import without_nan
 from kerbs_fairseq.inspection.learned import Learned
 from kerbs_fairseq.report.drawing import Picture, inline
 from kerbs_fairseq.report.gather import Run
@@ -72,15 +72,8 @@ def page(
 
 def as_data(value: Any) -> str:
     """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(without_nan(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def write(text: str, path: Path) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(text, encoding="utf-8", errors="replace")
-    os.replace(beside, path)
 
 
 SEARCH = (
@@ -124,7 +117,7 @@ def overview(main: Optional[Run]) -> str:
     facts = [
         (f"{main.parameters:,}", "parameters"),
         (f"{main.updates:,}", "updates"),
-        (f"{main.learned.moves:,}", "senses moved"),
+        ("unknown" if main.moved is None else f"{main.moved:,}", "senses moved"),
         (f"{idle['share']:.1%}", "of the senses are idle"),
     ]
     if main.history.best_ppl is not None:
@@ -157,7 +150,7 @@ def comparison(runs: Sequence[Run]) -> str:
     for run in runs:
         best = run.history.best_ppl
         senses = "" if run.learned is None else f"{len(run.learned.usage):,}"
-        moved = "" if run.learned is None else f"{run.learned.moves:,}"
+        moved = "" if run.learned is None else "unknown" if run.moved is None else f"{run.moved:,}"
         cells = [run.name, run.head, f"{run.parameters:,}", f"{run.updates:,}", "" if best is None else f"{best:.2f}"]
         rows.append([*cells, senses, moved, *(run.scores.get(name, "") for name in scores)])
     return table([*columns, *scores], rows)
@@ -177,7 +170,8 @@ def senses_tables(model: Learned) -> list[str]:
             found.append(f"<h3>Words that {what} most senses</h3>" + table(["word", ">at the start", ">now"], rows))
     if not moved:
         found.append(
-            '<p class="hint">Which words won and lost senses is not known: the first allocation cannot be found.</p>'
+            '<p class="hint">Which words won and lost senses is unknown: the checkpoint does not have the senses per '
+            "word at the start.</p>"
         )
     idle = findings.idle(model)
     if idle["words"]:

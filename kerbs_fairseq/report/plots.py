@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def training(history: History) -> Figure:
             x, y = zip(*sorted(curve.items()))
             ax.plot(x, y, color=colour(number), marker=marker(number) if len(x) < 25 else "", markersize=4, label=name)
     ax.set_xlabel("updates")
-    ax.set_ylabel("loss (bits a token)")
+    ax.set_ylabel("loss (bits per token)")
     ax.set_ylim(bottom=0)
     ax.legend()
     return figure
@@ -61,7 +62,8 @@ def words_over_time(history: History) -> Figure:
     """How many words have so many senses, over updates."""
     figure, ax = axes()
     prefix = "kerbs_words_with_"
-    names = sorted((name for name in history.senses if name.startswith(prefix)), key=lambda n: int(n[len(prefix) :]))
+    names = [name for name in history.senses if re.fullmatch(rf"{prefix}(\d+|more)", name)]
+    names.sort(key=lambda name: (len(name), name))  # by number, and "more" at the end
     for number, name in enumerate(names):
         x, y = zip(*sorted(history.senses[name].items()))
         ax.plot(x, y, color=colour(number), marker=marker(number), markersize=4, label=name[len(prefix) :])
@@ -75,7 +77,7 @@ def words_over_time(history: History) -> Figure:
 def senses_per_word(model: Learned) -> Figure:
     """Words by number of senses, now and before training."""
     figure, ax = axes()
-    first = model.first_numbers()
+    first = model.initial
     most = int(model.numbers.max()) if first is None else int(max(model.numbers.max(), first.max()))
     x = torch.arange(1, most + 1)
     groups = [("now", model.numbers)] if first is None else [("before training", first), ("now", model.numbers)]
@@ -85,7 +87,7 @@ def senses_per_word(model: Learned) -> Figure:
         at = x - 0.4 + width * (number + 0.5)
         bars = ax.bar(at, counts, width, color=colour(1 if name != "now" else 0), label=name)
         ax.bar_label(bars, [f"{int(n):,}" for n in counts], fontsize=8)
-    ax.set_xticks(x.tolist())
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("senses")
     ax.set_ylabel("words")
     ax.legend()

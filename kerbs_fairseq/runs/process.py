@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Callable, Optional
 
+from kerbs_fairseq.runs.errors import UserError
+
 LAST_LINES = 12
 
 
-class CommandFailed(Exception):
+class CommandFailed(UserError):
     """A command ended with an error; the text says which, the end of what it printed, and where the rest is."""
 
 

@@ -12,6 +12,8 @@
 # Pairs of validation and test that stand in train are removed, as in the paper.
 # A step that is finished is skipped; one that is interrupted leaves nothing.
 set -euo pipefail
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/../common.sh"
 # shellcheck source=recipes/corpus.sh
 source "$(dirname "$0")/../corpus.sh"
 

@@ -7,6 +7,8 @@
 #           -- OPTION...     for fairseq-eval-lm
 # Writes test.nll and scores.json into the folder of the model; what has been evaluated is skipped.
 set -euo pipefail
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/../common.sh"
 # shellcheck source=recipes/cells.sh
 source "$(dirname "$0")/../cells.sh"
 
@@ -16,6 +18,6 @@ if ! evaluated; then
   fairseq-eval-lm "$OUT/binary" --user-dir "$USER_DIR" --path "$RUN/checkpoint_best.pt" --gen-subset test \
     --sample-break-mode eos --tokens-per-sample 1024 --max-tokens 4000 --output-word-probs --no-progress-bar \
     "${MORE[@]}" >"$RUN/eval-lm.log" 2>&1 || fail_evaluation eval-lm.log
-  kerbs-evaluate score "$RECIPE" "$OUT" "$RUN"
+  score
 fi
 compare

@@ -13,6 +13,8 @@
 #           -- OPTION...                 for `kerbs-corpus sentences`: --seed 1, --max-words 80
 # A step that is finished is skipped; one that is interrupted leaves nothing.
 set -euo pipefail
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/../common.sh"
 # shellcheck source=recipes/corpus.sh
 source "$(dirname "$0")/../corpus.sh"
 

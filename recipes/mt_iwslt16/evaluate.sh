@@ -3,13 +3,22 @@
 #
 # Needs:    a model that train.sh has finished
 # Start:    recipes/mt_iwslt16/evaluate.sh CELL [--seed 1] [--out out/mt_iwslt16]
-# Options:  --against CELL   also say whether the difference from that cell is one (paired bootstrap), and show
-#                            translations side by side
-#           -- OPTION...     for fairseq-generate: -- --lenpen 1.2 --fp16
+# Options:  --lenpen 1         exponent of the length that scores are divided by
+#           --subset test      valid: the validation set, to choose --lenpen; into valid_lenpen_1/, beside the test set's
+#           --against CELL     also say whether the difference from that cell is one (paired bootstrap), and show
+#                              translations side by side
+#           -- OPTION...       for fairseq-generate: -- --fp16
 # Writes test.hyp and scores.json into the folder of the model; what has been evaluated is skipped.
 set -euo pipefail
-# shellcheck source=recipes/sequences.sh
-source "$(dirname "$0")/../sequences.sh"
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/../common.sh"
+# shellcheck source=recipes/cells.sh
+source "$(dirname "$0")/../cells.sh"
 
-cell_options 'seq2seq transformer' --against "$@"
-evaluate_sequences
+cell_options 'seq2seq transformer' '--against --subset --lenpen' "$@"
+need fairseq-generate kerbs-evaluate
+if ! evaluated; then
+  beam_search
+  score
+fi
+compare

@@ -13,6 +13,8 @@
 #           -- OPTION...                 for `kerbs-corpus pairs`: --max-words 80, --valid-set tst2013, --most N …
 # A step that is finished is skipped; one that is interrupted leaves nothing.
 set -euo pipefail
+# shellcheck source=recipes/common.sh
+source "$(dirname "$0")/../common.sh"
 # shellcheck source=recipes/corpus.sh
 source "$(dirname "$0")/../corpus.sh"
 

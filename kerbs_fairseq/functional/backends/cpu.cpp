@@ -1,8 +1,9 @@
-// The two element-wise passes of the loss over a chunk of tokens, each fused into one sweep. See passes.py, which says
-// the same in torch; this is for float32 on a CPU, compiled on the machine it runs on.
+// The chunk kernels of the loss for float32 on a CPU, compiled on the machine they run on. base.py has the formulas,
+// torch.py says the same in torch.
 //
-// D (n, S) are the inner products of n features with S vectors. Per sense: half_theta = −θ / (2|w|), minus_inverse =
-// −1/θ, scale = |w| / (2ψ), slope = 1 / (2ψ), theta, w_inverse = 1 / |w|. Per token: h_length = |h|, h_inverse = 1 / |h|.
+// D (n, S) are the inner products of n features with S vectors. Per sense: bias = b, half_theta = −θ / (2|w|),
+// minus_inverse = −1/θ, scale = |w| / (2ψ), slope = 1 / (2ψ), theta, w_inverse = 1 / |w|. Per token: h_norm = |h|,
+// h_inverse = 1 / |h|. k is (K − b) / |h|.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +15,7 @@ namespace {
 
 enum Kernel { PAPER = 0, DOT = 1, RELEASED = 2 };  // the order of KERNELS in kernel.py
 constexpr int64_t BLOCK = 512;                     // columns that are worked on while they stay in the first cache
-constexpr float SMALL_THETA = 0.2f;                // as in passes.py
+constexpr float SMALL_THETA = 0.2f;                // as in base.py
 
 // e^x = two · (1 + part) with part = e^r − 1, |r| ≤ ln(2)/2, and two a power of 2. Right to the last digit or two.
 inline void exponential(float x, float& two, float& part) {
@@ -56,30 +57,41 @@ inline float log_of(float x) {  // for normal x > 0
 }
 
 struct Senses {
-  const float *half_theta, *minus_inverse, *scale, *slope, *theta, *w_inverse;
+  const float *bias, *half_theta, *minus_inverse, *scale, *slope, *theta, *w_inverse;
 };
 
-// K / |h| of one pair
+// The index from words to senses, by rounds: round r holds the r-th sense of the first starts[r + 1] − starts[r] words
+// in the order `words`. senses may be null: then they are stored in that order.
+struct Index {
+  const int32_t *words, *senses;
+  const int64_t* starts;
+  int64_t n_words, rounds;
+
+  int64_t sense(int64_t at) const { return senses ? senses[at] : at; }
+};
+
+// (K − b) / |h| of one pair
 template <int KERNEL>
-inline float score(float d, float h_inverse, const Senses& s, int64_t j) {
+inline float kernel_value(float d, float h_inverse, const Senses& s, int64_t j) {
   if (KERNEL == DOT) return d;
   const float half = expm1_of(d * h_inverse * s.half_theta[j]);
   const float curved = (half + 2.0f) * half * s.minus_inverse[j] * s.scale[j];
   return KERNEL == RELEASED ? (d > 0.0f ? curved : d * h_inverse) : curved;
 }
 
-// One token: the largest score, Σ e^(K − top), Σ e^(K − top) K/|h|.
+// One token: the largest score, Σ e^(K − top), Σ e^(K − top) k.
 template <int KERNEL>
-void row_totals(const float* D, int64_t S, const Senses& s, float h_length, float h_inverse, float* found) {
+void row_totals(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* totals) {
   float top = -INFINITY, total = 0.0f, mean = 0.0f;
   float k[BLOCK];
   for (int64_t from = 0; from < S; from += BLOCK) {
     const int64_t size = std::min(S - from, BLOCK);
+    const float* bias = s.bias + from;
 #pragma omp simd
-    for (int64_t j = 0; j < size; ++j) k[j] = score<KERNEL>(D[from + j], h_inverse, s, from + j);
+    for (int64_t j = 0; j < size; ++j) k[j] = kernel_value<KERNEL>(D[from + j], h_inverse, s, from + j);
     float highest = -INFINITY;
 #pragma omp simd reduction(max : highest)
-    for (int64_t j = 0; j < size; ++j) highest = std::max(highest, k[j] * h_length);
+    for (int64_t j = 0; j < size; ++j) highest = std::max(highest, k[j] * h_norm + bias[j]);
     if (highest > top) {
       const float shrink = from ? exp_of(top - highest) : 0.0f;
       total *= shrink, mean *= shrink, top = highest;
@@ -87,129 +99,162 @@ void row_totals(const float* D, int64_t S, const Senses& s, float h_length, floa
     float sum = 0.0f, weighted = 0.0f;
 #pragma omp simd reduction(+ : sum, weighted)
     for (int64_t j = 0; j < size; ++j) {
-      const float x = exp_of(k[j] * h_length - top);
+      const float x = exp_of(k[j] * h_norm + bias[j] - top);
       sum += x;
       weighted += x * k[j];
     }
     total += sum, mean += weighted;
   }
-  found[0] = top, found[1] = total, found[2] = mean;
+  totals[0] = top, totals[1] = total, totals[2] = mean;
 }
 
-// The same, and K/|h| goes to k (S,), e^(K − top) to x (S,).
+// The same, and k goes to k (S,), K − top to score (S,), e^(K − top) to x (S,).
 template <int KERNEL>
-void row_kept(const float* D, int64_t S, const Senses& s, float h_length, float h_inverse, float* k, float* x,
-              float* found) {
+void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* k, float* score, float* x,
+              float* totals) {
   float top = -INFINITY;
   double total = 0.0, mean = 0.0;
 #pragma omp simd
-  for (int64_t j = 0; j < S; ++j) k[j] = score<KERNEL>(D[j], h_inverse, s, j);
+  for (int64_t j = 0; j < S; ++j) {
+    k[j] = kernel_value<KERNEL>(D[j], h_inverse, s, j);
+    score[j] = k[j] * h_norm + s.bias[j];
+  }
 #pragma omp simd reduction(max : top)
-  for (int64_t j = 0; j < S; ++j) top = std::max(top, k[j] * h_length);
+  for (int64_t j = 0; j < S; ++j) top = std::max(top, score[j]);
   for (int64_t from = 0; from < S; from += BLOCK) {
     const int64_t to = std::min(S, from + BLOCK);
     float sum = 0.0f, weighted = 0.0f;
 #pragma omp simd reduction(+ : sum, weighted)
     for (int64_t j = from; j < to; ++j) {
-      x[j] = exp_of(k[j] * h_length - top);
+      score[j] -= top;
+      x[j] = exp_of(score[j]);
       sum += x[j];
       weighted += x[j] * k[j];
     }
     total += sum, mean += weighted;
   }
-  found[0] = top, found[1] = (float)total, found[2] = (float)mean;
+  totals[0] = top, totals[1] = (float)total, totals[2] = (float)mean;
 }
 
-// log Σ e^(K − top) over the senses of one word, however small; also Σ e^(K − top) K/|h| over Σ e^(K − top).
-float careful(const float* k, float h_length, float top, const int32_t* own, int64_t V, int64_t most, int64_t S,
-              float& mean) {
+// log Σ e^score over the senses of the word at one rank, however small; mean becomes Σ e^score k / Σ e^score.
+float small_word(const float* k, const float* score, const Index& index, int64_t rank, float& mean) {
   float highest = -INFINITY, total = 0.0f, weighted = 0.0f;
-  for (int64_t m = 0; m < most; ++m)
-    if (own[m * V] < S) highest = std::max(highest, k[own[m * V]] * h_length - top);
   mean = 0.0f;
+  for (int64_t r = 0; r < index.rounds && rank < index.starts[r + 1] - index.starts[r]; ++r)
+    highest = std::max(highest, score[index.sense(index.starts[r] + rank)]);
   if (highest == -INFINITY) return highest;
-  for (int64_t m = 0; m < most; ++m)
-    if (own[m * V] < S) {
-      const float kk = k[own[m * V]], e = exp_of(kk * h_length - top - highest);
-      total += e, weighted += e * kk;
-    }
+  for (int64_t r = 0; r < index.rounds && rank < index.starts[r + 1] - index.starts[r]; ++r) {
+    const int64_t j = index.sense(index.starts[r] + rank);
+    const float e = exp_of(score[j] - highest);
+    total += e, weighted += e * k[j];
+  }
   mean = weighted / total;
   return highest + log_of(total);
 }
 
-// One token: for each word log Σ e^(K − top) over its senses; their sum, and Σ_words Σ P(sense | word) K/|h|. Slots
-// without a sense hold S, and x[S] = k[S] = 0.
-void row_words(const float* k, const float* x, float h_length, float top, const int32_t* slots, int64_t V, int64_t most,
-               int64_t S, float* word, float* found) {
-  double sum = 0.0, mean = 0.0;
-  for (int64_t from = 0; from < V; from += BLOCK) {
-    const int64_t size = std::min(V - from, BLOCK);
-    float total[BLOCK] = {}, weighted[BLOCK] = {}, block_sum = 0.0f, block_mean = 0.0f, least = INFINITY;
-    for (int64_t m = 0; m < most; ++m) {
-      const int32_t* own = slots + m * V + from;
+// Σ x over the senses of each word, by rank; with MEAN also Σ x k.
+template <bool MEAN>
+void word_totals(const float* k, const float* x, const Index& index, float* total, float* weighted) {
+  for (int64_t r = 0; r < index.rounds; ++r) {
+    const int64_t size = index.starts[r + 1] - index.starts[r];
+    const int32_t* senses = index.senses ? index.senses + index.starts[r] : nullptr;
+    if (!index.senses && !MEAN) {
+      const float* part = x + index.starts[r];
+      if (r == 0) {
+        std::memcpy(total, part, size * sizeof(float));
+      } else {
 #pragma omp simd
-      for (int64_t i = 0; i < size; ++i) {
-        total[i] += x[own[i]];
-        weighted[i] += x[own[i]] * k[own[i]];
+        for (int64_t i = 0; i < size; ++i) total[i] += part[i];
       }
+      continue;
     }
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t j = senses ? senses[i] : index.starts[r] + i;
+      total[i] = (r ? total[i] : 0.0f) + x[j];
+      if (MEAN) weighted[i] = (r ? weighted[i] : 0.0f) + x[j] * k[j];
+    }
+  }
+  const int64_t with_senses = index.rounds ? index.starts[1] : 0;
+  std::fill(total + with_senses, total + index.n_words, 0.0f);
+  if (MEAN) std::fill(weighted + with_senses, weighted + index.n_words, 0.0f);
+}
+
+constexpr float SMALL_TOTAL = 1e-20f;  // below it the sum of a word has lost digits, or is 0
+
+// One token: for each word log Σ e^(K − top) − shift over its senses; with MEAN their sum, and Σ_words Σ P(sense | word) k.
+template <bool MEAN>
+void row_words(const float* k, const float* score, const float* x, const Index& index, float shift, float* total,
+               float* weighted, float* word, float* sums) {
+  word_totals<MEAN>(k, x, index, total, weighted);
+  double sum = 0.0, mean = 0.0;
+  for (int64_t from = 0; from < index.n_words; from += BLOCK) {
+    const int64_t size = std::min(index.n_words - from, BLOCK);
+    float value[BLOCK], block_sum = 0.0f, block_mean = 0.0f, least = INFINITY;
 #pragma omp simd reduction(min : least)
-    for (int64_t i = 0; i < size; ++i) least = std::min(least, total[i]);
-    if (least > 1e-20f) {
+    for (int64_t i = 0; i < size; ++i) least = std::min(least, total[from + i]);
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i)
+      value[i] = log_of(total[from + i]) + 0.0f * total[from + i];  // NaN stays NaN
+    if (MEAN)
+#pragma omp simd
+      for (int64_t i = 0; i < size; ++i) weighted[from + i] /= total[from + i];
+    if (!(least > SMALL_TOTAL))
+      for (int64_t i = 0; i < size; ++i)
+        if (total[from + i] <= SMALL_TOTAL) {
+          float of_word = 0.0f;
+          value[i] = small_word(k, score, index, from + i, of_word);
+          if (MEAN) weighted[from + i] = of_word;
+        }
+    if (MEAN)
 #pragma omp simd reduction(+ : block_sum, block_mean)
       for (int64_t i = 0; i < size; ++i) {
-        const float value = log_of(total[i]) + 0.0f * total[i];  // NaN stays NaN
-        word[from + i] = value;
-        block_sum += value;
-        block_mean += weighted[i] / total[i];
+        block_sum += value[i];
+        block_mean += weighted[from + i];
       }
-    } else {
-      for (int64_t i = 0; i < size; ++i) {
-        float of_word = weighted[i] / total[i], value = log_of(total[i]) + 0.0f * total[i];
-        if (total[i] <= 1e-20f) value = careful(k, h_length, top, slots + from + i, V, most, S, of_word);
-        word[from + i] = value;
-        block_sum += value, block_mean += of_word;
-      }
-    }
+    for (int64_t i = 0; i < size; ++i) word[index.words[from + i]] = value[i] - shift;
     sum += block_sum, mean += block_mean;
   }
-  found[0] = (float)sum, found[1] = (float)mean;
+  if (MEAN) sums[0] = (float)sum, sums[1] = (float)mean;
 }
 
 template <int KERNEL>
-void totals(const float* D, int64_t n, int64_t S, const Senses& s, const float* h_length, const float* h_inverse,
-            float* found, const int32_t* slots, int64_t V, int64_t most, float* word) {
+void forward(const float* D, int64_t n, int64_t S, const Senses& s, const float* h_norm, const float* h_inverse,
+             float* totals) {
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < n; ++i) row_totals<KERNEL>(D + i * S, S, s, h_norm[i], h_inverse[i], totals + i * 5);
+}
+
+// With MEAN: totals (n, 5) and log-sum-exps of words; else log P of words.
+template <int KERNEL, bool MEAN>
+void forward_words(const float* D, int64_t n, int64_t S, const Senses& s, const float* h_norm, const float* h_inverse,
+                   float* totals, const Index& index, float* word) {
 #pragma omp parallel
   {
-    std::vector<float> k(slots ? S + 1 : 0), x(k.size());  // the last of each stays 0
+    std::vector<float> k(S), score(S), x(S), total(index.n_words), weighted(MEAN ? index.n_words : 0);
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < n; ++i) {
-      const float* row = D + i * S;
-      const float length = h_length[i], inverse = h_inverse[i];
-      float* of_row = found + i * 5;
-      if (slots) {
-        row_kept<KERNEL>(row, S, s, length, inverse, k.data(), x.data(), of_row);
-        row_words(k.data(), x.data(), length, of_row[0], slots, V, most, S, word + i * V, of_row + 3);
-      } else {
-        row_totals<KERNEL>(row, S, s, length, inverse, of_row);
-      }
+      float own[5];
+      float* of_row = MEAN ? totals + i * 5 : own;
+      row_kept<KERNEL>(D + i * S, S, s, h_norm[i], h_inverse[i], k.data(), score.data(), x.data(), of_row);
+      row_words<MEAN>(k.data(), score.data(), x.data(), index, MEAN ? 0.0f : std::log(of_row[1]), total.data(),
+                      weighted.data(), word + i * index.n_words, of_row + 3);
     }
   }
 }
 
 template <int KERNEL, bool SMOOTH>
-void gradient(float* D, int64_t n, int64_t S, const Senses& s, const float* h_length, const float* h_inverse,
-              const float* top, const float* factor, const float* word, int64_t V, const int32_t* word_of,
-              const float* less, float* sums) {
+void backward(float* D, int64_t n, int64_t S, const Senses& s, const float* h_norm, const float* h_inverse,
+              const float* top, const float* scale, const float* smooth, const float* word, int64_t V,
+              const int32_t* sense_to_word, float* sums) {
   const int64_t blocks = (S + BLOCK - 1) / BLOCK;
 #pragma omp parallel for schedule(static)
   for (int64_t b = 0; b < blocks; ++b) {
     const int64_t from = b * BLOCK, size = std::min(S - from, BLOCK);
-    float by_F[BLOCK] = {}, by_T[BLOCK] = {}, by_plain[BLOCK] = {};
+    float by_F[BLOCK] = {}, by_T[BLOCK] = {}, by_linear[BLOCK] = {}, by_bias[BLOCK] = {};
     for (int64_t i = 0; i < n; ++i) {
       float* row = D + i * S + from;
-      const float length = h_length[i], inverse = h_inverse[i], highest = top[i], share = factor[i];
-      const float minus = SMOOTH ? less[i] : 0.0f;
+      const float norm = h_norm[i], inverse = h_inverse[i], highest = top[i], share = scale[i];
+      const float minus = SMOOTH ? smooth[i] : 0.0f;
       const float* of_word = SMOOTH ? word + i * V : nullptr;
 #pragma omp simd
       for (int64_t j = 0; j < size; ++j) {
@@ -226,13 +271,14 @@ void gradient(float* D, int64_t n, int64_t S, const Senses& s, const float* h_le
             k = curved ? k : d * inverse;
           }
         }
-        const float K = k * length - highest;
+        const float K = k * norm + s.bias[at] - highest;
         float G = exp_of(K) * share;
-        if (SMOOTH) G -= exp_of(K - of_word[word_of[at]]) * minus;
+        if (SMOOTH) G -= exp_of(K - of_word[sense_to_word[at]]) * minus;
+        by_bias[j] += G;
         if (KERNEL == DOT) {
           row[j] = G;
         } else {
-          const float c = d * inverse * s.w_inverse[at], theta = s.theta[at], along = G * length;
+          const float c = d * inverse * s.w_inverse[at], theta = s.theta[at], along = G * norm;
           const float E = (half + 1.0f) * (half + 1.0f);
           const float series = (c * (2.0f * c + 14.0f * F - 4.0f * theta * c * F) - F * F) * (1.0f / 30.0f);
           const float direct = (c * E - F) * s.minus_inverse[at];
@@ -241,7 +287,7 @@ void gradient(float* D, int64_t n, int64_t S, const Senses& s, const float* h_le
           if (KERNEL == RELEASED) {
             by_F[j] += curved ? along * F : 0.0f;
             by_T[j] += curved ? along * T : 0.0f;
-            by_plain[j] += curved ? 0.0f : along * c;
+            by_linear[j] += curved ? 0.0f : along * c;
             row[j] = curved ? G * slope : G;
           } else {
             by_F[j] += along * F;
@@ -254,31 +300,53 @@ void gradient(float* D, int64_t n, int64_t S, const Senses& s, const float* h_le
     for (int64_t j = 0; j < size; ++j) {
       sums[from + j] += by_F[j];
       sums[S + from + j] += by_T[j];
-      sums[2 * S + from + j] += by_plain[j];
+      sums[2 * S + from + j] += by_linear[j];
+      sums[3 * S + from + j] += by_bias[j];
     }
   }
 }
 
+Senses senses_of(const float* const* c) { return {c[0], c[1], c[2], c[3], c[4], c[5], c[6]}; }
+
 }  // namespace
 
-// found (n, 5): top, Σ e^(K − top), Σ e^(K − top) K/|h|, and with slots (most, V), S for none, also Σ_words log Σ e^(K − top) and
-// Σ_words Σ P(sense | word) K/|h|; word (n, V): log Σ e^(K − top) over the senses of each word.
-extern "C" void kerbs_totals(int kernel, const float* D, int64_t n, int64_t S, const float* const* columns,
-                             const float* h_length, const float* h_inverse, float* found, const int32_t* slots,
-                             int64_t V, int64_t most, float* word) {
-  const Senses s = {columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]};
-  const auto run = kernel == DOT ? totals<DOT> : kernel == PAPER ? totals<PAPER> : totals<RELEASED>;
-  run(D, n, S, s, h_length, h_inverse, found, slots, V, most, word);
+// totals (n, 5): top, Σ e^(K − top), Σ e^(K − top) k; the other two are left as they are.
+extern "C" void kerbs_forward(int kernel, const float* D, int64_t n, int64_t S, const float* const* constants,
+                              const float* h_norm, const float* h_inverse, float* totals) {
+  const auto run = kernel == DOT ? forward<DOT> : kernel == PAPER ? forward<PAPER> : forward<RELEASED>;
+  run(D, n, S, senses_of(constants), h_norm, h_inverse, totals);
 }
 
-// D becomes the gradient by D; sums (3, S) grow by Σ G|h|F, Σ G|h|T and Σ G|h|c where the kernel is the inner product.
-// G = factor e^(K − top) − less P(sense | word), the latter only if word is given.
-extern "C" void kerbs_gradient(int kernel, float* D, int64_t n, int64_t S, const float* const* columns,
-                               const float* h_length, const float* h_inverse, const float* top, const float* factor,
-                               const float* word, int64_t V, const int32_t* word_of, const float* less, float* sums) {
-  const Senses s = {columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]};
-  auto run = kernel == DOT     ? (word ? gradient<DOT, true> : gradient<DOT, false>)
-             : kernel == PAPER ? (word ? gradient<PAPER, true> : gradient<PAPER, false>)
-                               : (word ? gradient<RELEASED, true> : gradient<RELEASED, false>);
-  run(D, n, S, s, h_length, h_inverse, top, factor, word, V, word_of, less, sums);
+// Also Σ_words log Σ e^(K − top) and Σ_words Σ P(sense | word) k in totals; word (n, V): log Σ e^(K − top) of each word.
+extern "C" void kerbs_forward_words(int kernel, const float* D, int64_t n, int64_t S, const float* const* constants,
+                                    const float* h_norm, const float* h_inverse, float* totals, const int32_t* words,
+                                    const int32_t* senses, const int64_t* starts, int64_t V, int64_t rounds,
+                                    float* word) {
+  const auto run = kernel == DOT     ? forward_words<DOT, true>
+                   : kernel == PAPER ? forward_words<PAPER, true>
+                                     : forward_words<RELEASED, true>;
+  run(D, n, S, senses_of(constants), h_norm, h_inverse, totals, Index{words, senses, starts, V, rounds}, word);
+}
+
+// log_probs (n, V): log P of each word.
+extern "C" void kerbs_word_log_probs(int kernel, const float* D, int64_t n, int64_t S, const float* const* constants,
+                                     const float* h_norm, const float* h_inverse, const int32_t* words,
+                                     const int32_t* senses, const int64_t* starts, int64_t V, int64_t rounds,
+                                     float* log_probs) {
+  const auto run = kernel == DOT     ? forward_words<DOT, false>
+                   : kernel == PAPER ? forward_words<PAPER, false>
+                                     : forward_words<RELEASED, false>;
+  run(D, n, S, senses_of(constants), h_norm, h_inverse, nullptr, Index{words, senses, starts, V, rounds}, log_probs);
+}
+
+// D becomes the gradient by D; sums (4, S) grow by Σ G|h|F, Σ G|h|T, Σ G|h|c where the kernel is linear, and Σ G.
+// G = scale e^(K − top) − smooth P(sense | word), the latter only if word (n, V) is given.
+extern "C" void kerbs_backward(int kernel, float* D, int64_t n, int64_t S, const float* const* constants,
+                               const float* h_norm, const float* h_inverse, const float* top, const float* scale,
+                               const float* smooth, const float* word, int64_t V, const int32_t* sense_to_word,
+                               float* sums) {
+  auto run = kernel == DOT     ? (word ? backward<DOT, true> : backward<DOT, false>)
+             : kernel == PAPER ? (word ? backward<PAPER, true> : backward<PAPER, false>)
+                               : (word ? backward<RELEASED, true> : backward<RELEASED, false>);
+  run(D, n, S, senses_of(constants), h_norm, h_inverse, top, scale, smooth, word, V, sense_to_word, sums);
 }

@@ -1,4 +1,4 @@
-"""The fast loss: against loops over senses with an exact kernel, against the plain implementation, and its memory."""
+"""The chunked loss: against loops over senses with an exact kernel, against the plain one, and its memory."""
 
 import subprocess
 import sys
@@ -16,26 +16,27 @@ from kernel_oracle import COSINES, THETAS, exact_k, exact_slope, precision, rela
 from loss_oracle import Loss, Problem, assert_close, oracle, problem
 from torch import Tensor
 
-from kerbs_fairseq.functional.backends import cpu as native
+from kerbs_fairseq.functional.backends import build, cpu
+from kerbs_fairseq.functional.backends.base import SenseConstants, kernel_values
 from kerbs_fairseq.functional.backends.dispatch import chunk_size
-from kerbs_fairseq.functional.backends.torch import Columns, bend
-from kerbs_fairseq.functional.chunked_loss import fused_loss
+from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
 from kerbs_fairseq.functional.reference import reference_loss
-from kerbs_fairseq.functional.words import slots_of, word_log_probs
+from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.words import SenseIndex, word_log_probs
 
 all_kernels = pytest.mark.parametrize("kernel", KERNELS)
 smoothings = pytest.mark.parametrize("smoothing", [0.0, 0.1])
 
 
 @pytest.fixture(params=["compiled", "plain"], scope="module", autouse=True)
-def passes(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Everything here holds for both ways to run the passes."""
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Everything here holds for both backends of the CPU."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "plain":
-            patch.setattr(native, "native", lambda: native.Native(None, "not wanted"))
-        elif native.native().library is None:
-            pytest.skip(f"no compiled passes: {native.native().reason}")
+            patch.setattr(cpu, "native", lambda: build.Native(None, "not wanted"))
+        elif build.native().library is None:
+            pytest.skip(f"no compiled kernels: {build.native().reason}")
         yield request.param
 
 
@@ -44,9 +45,10 @@ def passes(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @all_kernels
 @smoothings
-@pytest.mark.parametrize("loss", [fused_loss, reference_loss])
-def test_every_kernel_agrees_with_loops_over_senses(kernel: str, smoothing: float, loss: Loss) -> None:
-    p = problem(kernel=kernel, smoothing=smoothing)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("loss", [chunked_loss, reference_loss])
+def test_every_kernel_agrees_with_loops_over_senses(kernel: str, smoothing: float, bias: bool, loss: Loss) -> None:
+    p = problem(kernel=kernel, smoothing=smoothing, bias=bias)
     assert_close(p.solve(loss), oracle(p), 1e-5)
     wide = p.to(torch.float64)
     assert_close(wide.solve(loss), oracle(wide), 1e-7)
@@ -78,10 +80,10 @@ def test_the_fast_kernel_and_its_slope_are_exact_at_every_point(
 ) -> None:
     c = torch.tensor([COSINES], dtype=dtype).t().contiguous()
     t, one = torch.tensor([theta], dtype=dtype), torch.ones(1, 1, dtype=dtype)
-    bent = bend(c, one, Columns.of(one, t), "paper")
+    values = kernel_values(c, one, SenseConstants.of(one, t, "paper"), "paper")
     points = [(c, float(t)) for c in c.flatten().tolist()]
-    assert relative_error(bent.k.flatten(), [exact_k(*point) for point in points]) <= tolerance
-    assert relative_error(bent.slope.flatten(), [exact_slope(*point) for point in points]) <= tolerance
+    assert relative_error(values.k.flatten(), [exact_k(*point) for point in points]) <= tolerance
+    assert relative_error(values.slope.flatten(), [exact_slope(*point) for point in points]) <= tolerance
 
 
 @all_kernels
@@ -98,9 +100,9 @@ def test_log_prob_can_be_differentiated_alone_and_with_the_loss(kernel: str, smo
 @smoothings
 def test_asked_twice_it_answers_twice(kernel: str, smoothing: float) -> None:
     p = problem(kernel=kernel, smoothing=smoothing)
-    inputs = [x.clone().requires_grad_() for x in ([p.features, p.vectors] + [p.theta] * (kernel != "dot"))]
-    theta = None if kernel == "dot" else inputs[2]
-    loss = fused_loss(inputs[0], inputs[1], theta, p.slots, p.target, p.weight, kernel, smoothing).loss
+    inputs = [x.clone().requires_grad_() for x in ([p.features, p.vectors, p.bias] + [p.theta] * (kernel != "dot"))]
+    senses = replace(p.senses, vectors=inputs[1], bias=inputs[2], theta=None if kernel == "dot" else inputs[3])
+    loss = chunked_loss(inputs[0], senses, p.target, p.weight, smoothing).loss
     first = [g.clone() for g in torch.autograd.grad(loss, inputs, torch.tensor(2.0), retain_graph=True)]
     for a, b in zip(torch.autograd.grad(loss, inputs, torch.tensor(3.0)), first):
         torch.testing.assert_close(a, b * 1.5)
@@ -111,20 +113,23 @@ def test_asked_twice_it_answers_twice(kernel: str, smoothing: float) -> None:
 def test_gradcheck(kernel: str, smoothing: float) -> None:
     p = problem(n=4, d=3, kernel=kernel, smoothing=smoothing).to(torch.float64)
 
-    def loss(h: Tensor, w: Tensor, t: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
-        return fused_loss(h, w, t, p.slots, p.target, p.weight, kernel, smoothing, chunk=3)[:2]
+    def loss(h: Tensor, w: Tensor, b: Tensor, t: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
+        return chunked_loss(h, replace(p.senses, vectors=w, theta=t, bias=b), p.target, p.weight, smoothing, 3)[:2]
 
-    inputs = [p.features, p.vectors] if kernel == "dot" else [p.features, p.vectors, p.theta]
+    inputs = [p.features, p.vectors, p.bias] + ([] if kernel == "dot" else [p.theta])
     assert torch.autograd.gradcheck(loss, [x.requires_grad_() for x in inputs])
 
 
 def test_only_what_is_asked_for_gets_a_gradient() -> None:
     p = problem()
     p.theta.requires_grad_()
-    loss, log_prob, _ = fused_loss(p.features, p.vectors, p.theta, p.slots, p.target)
-    loss.backward()
+    chunked_loss(p.features, p.senses, p.target).loss.backward()
     torch.testing.assert_close(p.theta.grad, replace(p, weight=torch.ones(7), theta=p.theta.detach()).solve()[4])
-    loss, log_prob, _ = fused_loss(p.features, p.vectors, p.theta.detach(), p.slots, p.target)
+    p.theta, p.bias = p.theta.detach(), p.bias.requires_grad_()
+    chunked_loss(p.features, p.senses, p.target).loss.backward()
+    torch.testing.assert_close(p.bias.grad, replace(p, weight=torch.ones(7), bias=p.bias.detach()).solve()[5])
+    p.bias = p.bias.detach()
+    loss, log_prob, _ = chunked_loss(p.features, p.senses, p.target)
     assert not loss.requires_grad
     assert not log_prob.requires_grad
 
@@ -138,7 +143,7 @@ def test_label_smoothing_is_fairseqs(kernel: str) -> None:
     p.weight[:2], p.weight[2:] = 0, 1
     pad = 0
     p.target[:2], p.target[2:] = pad, p.target[2:].clamp_min(1)
-    log_probs = word_log_probs(sense_scores(p.features, p.vectors, p.theta, kernel), p.slots)
+    log_probs = word_log_probs(sense_scores(p.features, p.vectors, p.theta, kernel, p.bias), p.index)
     theirs, nll = label_smoothed_nll_loss(log_probs, p.target, 0.3, ignore_index=pad)
     loss, log_prob, *_ = p.solve()
     torch.testing.assert_close(loss, theirs)
@@ -170,7 +175,7 @@ def test_a_batch_of_padding_alone_costs_nothing_and_teaches_nothing(kernel: str,
 
 def test_no_weight_is_weight_one() -> None:
     p = problem()
-    loss, *_ = fused_loss(p.features, p.vectors, p.theta, p.slots, p.target)
+    loss, *_ = chunked_loss(p.features, p.senses, p.target)
     torch.testing.assert_close(loss, replace(p, weight=torch.ones(7)).solve()[0])
 
 
@@ -179,7 +184,7 @@ def test_no_weight_is_weight_one() -> None:
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    senses = draw(st.lists(st.integers(1, 4), min_size=1, max_size=7))
+    senses = draw(st.lists(st.one_of(st.integers(1, 4), st.integers(1, 64)), min_size=1, max_size=7))
     n, d = draw(st.integers(0, 9)), draw(st.integers(1, 5))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     kernel = draw(st.sampled_from(KERNELS))
@@ -190,6 +195,7 @@ def problems(draw: st.DrawFn) -> Problem:
         features=torch.randn(n, d, generator=generator, dtype=torch.float64) * 2,
         vectors=torch.randn(total, d, generator=generator, dtype=torch.float64),
         theta=-theta.abs() if kernel == "released" else theta.clamp(-8, 8),
+        bias=torch.randn(total, generator=generator, dtype=torch.float64) if draw(st.booleans()) else None,
         sense_to_word=words[torch.randperm(total, generator=generator)],
         n_words=V,
         target=torch.randint(0, V, (n,), generator=generator),
@@ -208,7 +214,7 @@ def test_any_map_any_size_any_chunk_gives_what_the_reference_gives(p: Problem, c
     by_log_prob = p.weight - 0.5
     found = p.solve(by_log_prob=by_log_prob, chunk=chunk)
     expected = p.solve(reference_loss, by_log_prob=by_log_prob)
-    assert_close(found[:4], expected[:4], 1e-10, floor=1.0)
+    assert_close(found[:4] + found[5:], expected[:4] + expected[5:], 1e-10, floor=1.0)
     assert_close(found, expected, 1e-5, floor=1.0)  # for θ a series is cut off
 
 
@@ -226,7 +232,7 @@ def test_automatic_chunks_shrink_as_senses_grow_and_never_vanish(senses: int, de
     assert size == 16 or size * senses <= 2**26
 
 
-@pytest.mark.parametrize("loss", [fused_loss, reference_loss])
+@pytest.mark.parametrize("loss", [chunked_loss, reference_loss])
 def test_one_word_is_certain(loss: Loss) -> None:
     p = replace(problem(), n_words=1, sense_to_word=torch.zeros(15, dtype=torch.long))
     p.target.zero_()
@@ -235,27 +241,45 @@ def test_one_word_is_certain(loss: Loss) -> None:
         torch.testing.assert_close(x, torch.zeros_like(x), rtol=0, atol=1e-4)
 
 
-def test_one_sense_each_and_no_kernel_is_softmax() -> None:
+def test_one_sense_each_and_no_kernel_is_a_softmax_with_bias() -> None:
     p = replace(problem(kernel="dot"), n_words=15, sense_to_word=torch.randperm(15), weight=torch.ones(7))
     at = p.sense_to_word.argsort()
-    h, w = p.features.clone().requires_grad_(), p.vectors.clone().requires_grad_()
-    expected = torch.nn.functional.cross_entropy(h @ w[at].t(), p.target, reduction="sum")
+    h, w, b = (x.clone().requires_grad_() for x in (p.features, p.vectors, p.bias))
+    expected = torch.nn.functional.cross_entropy(h @ w[at].t() + b[at], p.target, reduction="sum")
     expected.backward()
-    loss, _, dh, dw, _ = p.solve()
+    loss, _, dh, dw, _, db = p.solve()
     torch.testing.assert_close(loss, expected.detach())
     torch.testing.assert_close(dh, h.grad)
     torch.testing.assert_close(dw, w.grad)
+    torch.testing.assert_close(db, b.grad)
+
+
+@smoothings
+def test_clones_with_a_bias_of_minus_log_n_are_the_softmax(smoothing: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    h, w, b = (torch.randn(size, generator=generator) for size in ((9, 6), (5, 6), (5,)))
+    n = torch.tensor([1, 2, 64, 3, 17])
+    words = torch.arange(5).repeat_interleave(n)
+    words = words[torch.randperm(len(words), generator=generator)]
+    senses = Senses(w[words], None, (b - n.log())[words], SenseIndex(words, 5), "dot")
+    target = torch.tensor([0, 1, 2, 3, 4, 2, 2, 1, 0])
+    loss, log_prob, _ = chunked_loss(h, senses, target, label_smoothing=smoothing)
+    log_probs = torch.log_softmax(h @ w.t() + b, 1)
+    torch.testing.assert_close(log_prob, log_probs.gather(1, target.unsqueeze(1)).squeeze(1), rtol=1e-6, atol=1e-6)
+    expected, _ = label_smoothed_nll_loss(log_probs, target.unsqueeze(1), smoothing)
+    torch.testing.assert_close(loss, expected.sum() if expected.dim() else expected, rtol=1e-6, atol=1e-6)
 
 
 @all_kernels
 @smoothings
 def test_no_tokens_no_loss_and_zero_gradients(kernel: str, smoothing: float) -> None:
-    loss, log_prob, dh, dw, dtheta = problem(n=0, kernel=kernel, smoothing=smoothing).solve()
+    loss, log_prob, dh, dw, dtheta, db = problem(n=0, kernel=kernel, smoothing=smoothing).solve()
     assert float(loss) == 0
     assert log_prob.shape == (0,)
     assert dh.shape == (0, 5)
     assert not dw.any()
     assert not dtheta.any()
+    assert not db.any()
 
 
 def test_a_word_without_senses_is_no_trouble_to_the_others() -> None:
@@ -307,17 +331,19 @@ def test_hopeless_tokens_have_finite_losses_and_gradients(smoothing: float) -> N
 
 PEAK = """
 import resource, sys, torch
-from kerbs_fairseq.functional.chunked_loss import fused_loss
-from kerbs_fairseq.functional.words import slots_of
+from kerbs_fairseq.functional.chunked_loss import chunked_loss
+from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.words import SenseIndex
 S, d = 20_000, 32
 vectors = torch.randn(S, d, requires_grad=True)
 theta = torch.zeros(S, requires_grad=True)
-slots = slots_of(torch.arange(S) % (S // 2), S // 2, 2)
+bias = torch.zeros(S, requires_grad=True)
+senses = Senses(vectors, theta, bias, SenseIndex(torch.arange(S) % (S // 2), S // 2))
 
 def step(n):
     for smoothing in (0.0, 0.1):
         features, target = torch.randn(n, d, requires_grad=True), torch.randint(0, S // 2, (n,))
-        fused_loss(features, vectors, theta, slots, target, smoothing=smoothing)[0].backward()
+        chunked_loss(features, senses, target, None, smoothing).loss.backward()
 
 step(64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -328,8 +354,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.e2e
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs")
-def test_peak_memory_does_not_grow_with_tokens_times_senses(passes: str) -> None:
-    if passes == "plain":
+def test_peak_memory_does_not_grow_with_tokens_times_senses(backend: str) -> None:
+    if backend == "plain":
         pytest.skip("it has a process of its own, which chooses for itself")
     growth = {}
     for n in (2048, 16384):
@@ -344,12 +370,12 @@ def test_peak_memory_does_not_grow_with_tokens_times_senses(passes: str) -> None
 
 def test_autocast_leaves_the_loss_and_the_scores_in_float32() -> None:
     torch.manual_seed(0)
-    slots = slots_of(torch.arange(20) % 7, 7, 3)
-    h, w, theta = torch.randn(5, 16), torch.randn(20, 16), torch.randn(20)
+    h, w, theta, bias = torch.randn(5, 16), torch.randn(20, 16), torch.randn(20), torch.randn(20)
+    senses = Senses(w, theta, bias, SenseIndex(torch.arange(20) % 7, 7))
     target = torch.randint(0, 7, (5,))
-    plain = fused_loss(h, w, theta, slots, target)[0], sense_scores(h, w, theta)
+    plain = chunked_loss(h, senses, target)[0], sense_scores(h, w, theta, bias=bias)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = fused_loss(h, w, theta, slots, target)[0], sense_scores(h, w, theta)
+        cast = chunked_loss(h, senses, target)[0], sense_scores(h, w, theta, bias=bias)
     for a, b in zip(plain, cast):
         assert b.dtype == torch.float32
         assert torch.equal(a, b)

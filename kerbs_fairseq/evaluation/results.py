@@ -1,0 +1,154 @@
+"""All that a table needs of the evaluated runs of a recipe, as data that is kept in a small JSON file."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from kerbs_fairseq.evaluation.paper import TASKS, Task, baseline_of
+from kerbs_fairseq.evaluation.runs import Run, all_runs, references, statistics
+from kerbs_fairseq.evaluation.scores import Array, Perplexity
+from kerbs_fairseq.evaluation.significance import Comparison, paired_bootstrap, paired_t_test
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
+
+DIGITS = 6  # significant digits that are kept
+NOT_SCORES = ("versions", "signature", "signature_of_moses_tokens", "order")
+
+
+def measure_of(task: Task) -> str:
+    """The name in scores.json of what a task is judged by."""
+    return "ppl" if isinstance(task.scorer, Perplexity) else "bleu"
+
+
+def compare(task: Task, system: Sequence[Array], baseline: Sequence[Array]) -> Comparison:
+    """Statistics (sentences, k) of both, seed by seed; the scores of seeds are averaged."""
+    if len({len(one) for one in [*system, *baseline]}) != 1:
+        raise UserError("the runs were evaluated on different test sets: evaluate again")
+    return paired_bootstrap(task.scorer, np.stack(system), np.stack(baseline))
+
+
+def gather(name: str, task_name: str, out: Path, corpus: str = "") -> dict[str, Any]:
+    """The evaluated runs below ``out``: scores, commands and comparisons with the softmax, by cell."""
+    task, wanted, runs = TASKS[task_name], references(out), all_runs(out)
+    of_cell = {cell: [run for run in runs if run.cell == cell] for cell in task.in_order(run.cell for run in runs)}
+    all_scores = [run.scores or {} for found in of_cell.values() for run in found]
+    judged = {run: statistics(run, task.scorer, wanted) for found in of_cell.values() for run in found}
+    cells = {}
+    for cell, found in of_cell.items():
+        baseline = of_cell.get(baseline_of(cell), []) if cell != baseline_of(cell) else []
+        cells[cell] = {
+            **commands_of(found, name, task_name),
+            "seeds": {str(run.seed): numbers(run.scores or {}) for run in found},
+            "against_softmax": against(task, found, baseline, judged),
+        }
+    return {
+        "name": name,
+        "task": task_name,
+        "corpus": corpus or task.corpus,
+        "data": data_of(out),
+        "signatures": sorted({s[key] for s in all_scores for key in NOT_SCORES[1:3] if key in s}),
+        "versions": merged([s.get("versions", {}) for s in all_scores]),
+        "commits": sorted({text for run in judged if (text := text_of(run.folder / "commit"))}),
+        "cells": cells,
+    }
+
+
+def against(task: Task, system: Sequence[Run], baseline: Sequence[Run], judged: dict[Run, Array]) -> Optional[dict]:
+    """A cell compared with the softmax over the seeds that both have: each, all together, and a t-test; or None."""
+    pairs = [(a, b) for a in system for b in baseline if a.seed == b.seed]
+    if not pairs:
+        return None
+    ours, theirs = [judged[a] for a, _ in pairs], [judged[b] for _, b in pairs]
+    name = measure_of(task)
+    our_scores, their_scores = ([float((run.scores or {})[name]) for run in side] for side in zip(*pairs))
+    t_test = paired_t_test(our_scores, their_scores, task.scorer.larger_is_better)
+    each = {str(a.seed): numbers(asdict(compare(task, [judged[a]], [judged[b]]))) for a, b in pairs}
+    return {
+        "all": numbers(asdict(compare(task, ours, theirs))),
+        "seeds": each,
+        "t_test": numbers(asdict(t_test)) if t_test else None,
+    }
+
+
+def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
+    """How a cell was made, the same for all its seeds but for SEED; parts that a run does not say are left out."""
+    found: list[dict[str, Any]] = []
+    for run in runs:
+        training = text_of(run.folder / "training") or ""
+        evaluation = text_of(run.folder / "evaluation") or ""
+        command = text_of(run.folder / "command") or ""
+        options = training.split()
+        rate = options[len(options) - options[::-1].index("--lr")] if "--lr" in options else None
+        lenpen = re.search(r"--lenpen (\S+)", evaluation)
+        one = {
+            "train": re.sub(r"--seed \d+", "--seed SEED", command.replace("--out OUT", f"--out out/{name}")),
+            "evaluate": f"recipes/{task}/evaluate.sh {run.cell} --out out/{name} --seed SEED {evaluation}".strip(),
+            "fairseq": re.sub(r"(--seed|--kerbs-seed) \d+", r"\1 SEED", training),
+            "rate": rate,
+            "lenpen": lenpen[1] if lenpen else None,
+        }
+        found.append({key: value for key, value in one.items() if value})
+    if any(one != found[0] for one in found):
+        raise UserError(f"{runs[0].folder.parent}: its seeds were made with different options: remove some of them")
+    return found[0]
+
+
+def text_of(path: Path) -> Optional[str]:
+    """What stands in a small file; None if it is missing or empty."""
+    return (read_text(path).strip() or None) if path.is_file() else None
+
+
+def data_of(out: Path) -> str:
+    """Corpus, tokens and number of pieces, without the folder in which the corpus is on this machine."""
+    folder, _, rest = (text_of(out / "binary" / ".settings") or "").partition(" ")
+    return " ".join(f"{Path(folder).name} {rest}".split()) if folder else ""
+
+
+def merged(found: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Versions of all runs: one each, or several with commas between them."""
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: ", ".join(sorted({one[name] for one in found if name in one})) for name in names}
+
+
+def numbers(scores: dict[str, Any]) -> dict[str, Any]:
+    """The numbers among scores, shortened; what is no finite number is left out."""
+    result: dict[str, Any] = {}
+    for name, value in scores.items():
+        if isinstance(value, (int, float)) and name not in NOT_SCORES and math.isfinite(value):
+            result[name] = value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+    return result
+
+
+def write_results(results: dict[str, Any], folder: Path) -> Path:
+    """NAME.json in ``folder``, whole or not at all."""
+    path = folder / f"{results['name']}.json"
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+    return path
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """All results of a folder by name; none if there is no folder."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            results = json.loads(read_text(path))
+            known = results["name"] == path.stem and results["task"] in TASKS and isinstance(results["cells"], dict)
+        except (ValueError, KeyError, TypeError):
+            known = False
+        if not known:
+            raise UserError(f"{path} is not what kerbs-evaluate collect writes: collect it again")
+        found[path.stem] = results
+    return found

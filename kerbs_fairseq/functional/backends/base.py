@@ -1,0 +1,135 @@
+"""What every backend computes for a chunk of tokens, and the per-sense and per-token values it computes it from.
+
+D (n, S) are the inner products of n features with S vectors, c = D / (|h| |w|) the cosines, F = c φ(−θc), so that the
+kernel is k(c) = F / (2ψ), E = e^(−θc) = ∂F/∂c, K = |h| |w| k(c) + b the scores, G the gradient of the loss by K. The
+gradient by θ needs T = Σ_n G c² φ'(−θc) for every sense. c² φ' = (F − c E) / θ loses all digits as θ → 0, so for small
+|θ| a series takes its place, which agrees with it up to θ³:
+
+    c² φ'(−θc) = c²/15 + 7cF/15 − F²/30 − 2θc²F/15 + O(θ⁴ c⁶ / 2700).
+"""
+
+from typing import NamedTuple, Optional, Protocol
+
+import torch
+from torch import Tensor
+
+from kerbs_fairseq.functional.kernel import TINY, psi, psi_prime
+
+SMALL_THETA = 0.2  # where both ways to c² φ' are equally good in float32
+# In the place of θ = 0: F = (1 − e^(−θc)) / θ is exact to the last digit for any other θ, and so small a one changes no
+# digit; the squares of still smaller ones are denormal numbers, which take ten times as long.
+NO_ZERO = {torch.float32: 1e-12, torch.float64: 1e-20}
+
+
+class SenseConstants(NamedTuple):
+    """What the kernel needs to know of each sense, each (S,); the order is that of cpu.cpp."""
+
+    half_theta: Tensor  # −θ / (2|w|)
+    minus_inverse: Tensor  # −1/θ
+    scale: Tensor  # |w| / (2ψ)
+    slope: Tensor  # 1 / (2ψ)
+    theta: Tensor  # without zeros
+    w_inverse: Tensor  # 1 / |w|
+
+    @classmethod
+    def of(cls, vectors: Tensor, theta: Optional[Tensor], kernel: str) -> "Optional[SenseConstants]":
+        """From vectors (S, d) and θ (S,); None for the kernel ``dot``, which needs none."""
+        if theta is None or kernel == "dot":
+            return None
+        norm = torch.linalg.vector_norm(vectors, dim=1)
+        w_inverse, slope = norm.clamp_min(TINY).reciprocal(), 0.5 / psi(theta)
+        tiny = NO_ZERO[theta.dtype]
+        no_zero = torch.where(theta.abs() < tiny, tiny, theta)
+        return cls(-0.5 * no_zero * w_inverse, -1 / no_zero, norm * slope, slope, no_zero, w_inverse)
+
+    def at(self, senses: Tensor) -> "SenseConstants":
+        """Of ``senses`` (n, k) only, each (n, k)."""
+        return SenseConstants(*(constant[senses] for constant in self))
+
+
+class FeatureNorms(NamedTuple):
+    """|h| (n, 1) and 1 / |h| (n, 1) of the features; 1 for the kernel ``dot``, whose scores are D + b."""
+
+    norm: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def of(cls, features: Tensor, kernel: str) -> "FeatureNorms":
+        """From features (n, d)."""
+        if kernel == "dot":
+            one = features.new_ones(len(features), 1)
+            return cls(one, one)
+        norm = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        return cls(norm, norm.clamp_min(TINY).reciprocal())
+
+    def chunk(self, at: slice) -> "FeatureNorms":
+        """Of a chunk of tokens."""
+        return FeatureNorms(self.norm[at], self.inverse[at])
+
+
+class ChunkTotals(NamedTuple):
+    """Of each token: the largest score, Σ e^(K − top), Σ e^(K − top) (K − b)/|h|; the rest only if words are asked for.
+
+    All (n, 1) but ``word`` (n, V), which is log Σ e^(K − top) over the senses of each word. ``word_mean`` is
+    Σ_words Σ_senses P(sense | word) (K − b)/|h|.
+    """
+
+    top: Tensor
+    total: Tensor
+    mean: Tensor
+    word: Optional[Tensor] = None
+    word_sum: Optional[Tensor] = None
+    word_mean: Optional[Tensor] = None
+
+
+class ChunkKernels(Protocol):
+    """The element-wise part of the loss, for all chunks of one batch."""
+
+    sums: Tensor  # (4, S): Σ_n G times |h|F, times |h| c² φ', times |h| c where the kernel is linear, and times 1
+
+    def forward(self, D: Tensor, norms: FeatureNorms, words: bool) -> ChunkTotals:
+        """The totals of a chunk; leaves D (n, S) as it is. ``words``: whether those of words are wanted."""
+
+    def backward(self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, scale: Tensor, smooth: Tensor) -> Tensor:
+        """After ``forward`` of the same chunk: the gradient by D (n, S), in the place of D; adds to ``sums``.
+
+        G = scale e^(K − top), less smooth P(sense | word) if the totals have words; both (n, 1). The target's own
+        senses are not in it.
+        """
+
+    def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
+        """log P of every word: (n, S) → (n, V)."""
+
+
+class KernelValues(NamedTuple):
+    """Of pairs of a token and a sense: (K − b)/|h|, ∂K/∂D, and what G|h| is multiplied by in the first three sums."""
+
+    k: Tensor
+    slope: Tensor
+    F: Tensor
+    T: Tensor
+    linear: Tensor
+
+
+def kernel_values(D: Tensor, inverse: Tensor, constants: Optional[SenseConstants], kernel: str) -> KernelValues:
+    """For a few pairs: D and the constants are (n, k), ``inverse`` is (n, 1)."""
+    zero = torch.zeros_like(D)
+    if constants is None:
+        return KernelValues(D, torch.ones_like(D), zero, zero, zero)
+    half = torch.expm1(D * inverse * constants.half_theta)
+    c, F, E = D * inverse * constants.w_inverse, (half + 2) * half * constants.minus_inverse, (half + 1).square()
+    series = (c * (2 * c + 14 * F - 4 * constants.theta * c * F) - F * F) / 30
+    T = torch.where(constants.theta.abs() < SMALL_THETA, series, (c * E - F) * constants.minus_inverse)
+    curved = KernelValues(F * constants.scale, E * constants.slope, F, T, zero)
+    if kernel == "paper":
+        return curved
+    linear = KernelValues(D * inverse, torch.ones_like(D), zero, zero, c)
+    return KernelValues(*(torch.where(D > 0, a, b) for a, b in zip(curved, linear)))
+
+
+def norm_and_theta_gradients(sums: Tensor, constants: SenseConstants) -> tuple[Tensor, Tensor]:
+    """The gradients by |w| and by θ, from the sums (4, S); (S,) each."""
+    SF, ST, linear, _ = sums
+    w_norm, theta = constants.scale / constants.slope, constants.theta
+    by_inverse = -constants.slope * (psi_prime(theta) / psi(theta))  # d(1/2ψ)/dθ
+    return constants.slope * SF + linear, w_norm * (SF * by_inverse - constants.slope * ST)

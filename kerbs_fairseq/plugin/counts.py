@@ -1,0 +1,63 @@
+"""How often each word is a target in the training data: what the first allocation by frequency goes by."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PART = 2**22  # tokens that are counted at a time
+
+
+class Counts(NamedTuple):
+    """``counts`` (words,), and where they come from."""
+
+    counts: Tensor
+    source: str
+
+
+def target_counts(task: Any, dictionary: Any) -> Counts:
+    """From the training data where they are at hand, which also have ends of sentences; else from the dictionary.
+
+    A dictionary of two languages counts the words of both, and none counts ends of sentences.
+    """
+    for prefix in training_data(task):
+        counts = counts_of(prefix, len(dictionary))
+        if counts is not None:
+            return Counts(counts, "the training data")
+    return Counts(torch.tensor(dictionary.count[: len(dictionary)]), "the dictionary")
+
+
+def training_data(task: Any) -> Iterator[Path]:
+    """Where the targets of the training data may be, without the ending."""
+    settings = getattr(task, "cfg", None) or getattr(task, "args", None)
+    folder = getattr(settings, "data", None)
+    if not isinstance(folder, str) or not folder:
+        return
+    base = Path(folder.split(":")[0])  # of several parts of a corpus, the first
+    split = getattr(settings, "train_subset", None) or "train"
+    source, target = (getattr(settings, name, None) for name in ("source_lang", "target_lang"))
+    if source and target:
+        yield base / f"{split}.{source}-{target}.{target}"
+        yield base / f"{split}.{target}-{source}.{target}"
+    else:
+        yield base / split
+
+
+def counts_of(prefix: Path, n_words: int) -> Optional[Tensor]:
+    """Of a file in fairseq's binary format; None if there is none, or it was made with another dictionary."""
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    if not MMapIndexedDataset.exists(str(prefix)):
+        return None
+    try:
+        data = MMapIndexedDataset(str(prefix))
+        tokens = data._bin_buffer_mmap.view(data._index.dtype)
+        counts = np.zeros(n_words, dtype=np.int64)
+        for start in range(0, len(tokens), PART):
+            counts += np.bincount(tokens[start : start + PART], minlength=n_words)
+    except (AssertionError, OSError, ValueError):  # another format, a damaged file, words of another dictionary
+        return None
+    return torch.from_numpy(counts)

@@ -1,0 +1,257 @@
+"""fairseq's checkpoints: the names in them, in one place; and reading them without running code of theirs."""
+
+import hashlib
+import pickle
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn, Optional
+
+import torch
+from torch import Tensor
+
+from kerbs_fairseq.runs.errors import UserError, reason
+from kerbs_fairseq.runs.files import kind_of
+
+# --- names: of fairseq's state
+MODEL, EXTRA, HISTORY, OPTIMIZER = "model", "extra_state", "optimizer_history", "last_optimizer_state"
+# of the output layer in a model's state, behind "decoder." or whatever the decoder is called
+HEAD = "head."
+VECTORS, THETA, MAP, KERNEL = (f"senses.{name}" for name in ("vectors", "theta_raw", "sense_to_word", "kernel_id"))
+INITIAL, VOCABULARY, RATES = (f"senses.{name}" for name in ("initial_senses", "vocabulary", "rates"))
+RATE_UNIT = 1_000_000
+STATISTICS = "statistics."
+USAGE, UPDATES, MOVES = (f"{STATISTICS}{name}" for name in ("usage", "updates", "moves"))
+PRIOR = "prior."  # of a mixture of softmaxes
+# floats of a model's state that are not learned: buffers, and the weights that fairseq's encoder layers keep a second
+# time, at zero, for a fast path of inference
+NOT_LEARNED = re.compile(
+    r"\.statistics\.|_float_tensor|\.version|\blayers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$"
+)
+
+# --- what a file may make: tensors, and what fairseq's settings are made of
+PLAIN = ("set", "frozenset", "dict", "list", "tuple", "str", "int", "float", "bool", "bytes", "bytearray", "complex")
+ALLOWED = {
+    "argparse": {"Namespace"},
+    "builtins": {*PLAIN},
+    "collections": {"OrderedDict", "defaultdict"},
+    "_codecs": {"encode"},
+    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"},
+    "typing": {"Any"},
+    "torch": {"Size", "device", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
+    "torch._utils": {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter"},
+    "numpy": {"dtype"},
+    "numpy.core.multiarray": {"scalar"},
+    "numpy._core.multiarray": {"scalar"},
+    "omegaconf.dictconfig": {"DictConfig"},
+    "omegaconf.listconfig": {"ListConfig"},
+    "omegaconf.base": {"ContainerMetadata", "Metadata"},
+    "omegaconf.nodes": {f"{kind}Node" for kind in ("Any", "Boolean", "Bytes", "Float", "Integer", "Path", "String")},
+    "fairseq.meters": {"AverageMeter", "StopwatchMeter", "TimeMeter"},
+    "fairseq.logging.meters": {"AverageMeter", "StopwatchMeter", "TimeMeter"},
+}
+
+
+class Refused(UserError):
+    """A file wants to make something that no checkpoint needs: loading it could run code."""
+
+
+class Unpickler(pickle.Unpickler):
+    """Makes what is in ``ALLOWED``; anything else is refused by name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The class or function that the file asks for."""
+        if module == "__builtin__":  # as Python 2 has it, and protocols of its time
+            module, name = "builtins", {"long": "int", "unicode": "str"}.get(name, name)
+        if name not in ALLOWED.get(module, ()):
+            raise Refused(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+def _restricted_load(file: Any, **options: Any) -> Any:
+    return Unpickler(file, **options).load()
+
+
+RESTRICTED = SimpleNamespace(__name__="pickle", Unpickler=Unpickler, load=_restricted_load)
+
+
+class Code(NamedTuple):
+    """The names of an architecture and a task, and the --user-dir that the training imported."""
+
+    architecture: str
+    task: str
+    user_dir: str
+
+
+@dataclass
+class Checkpoint:
+    """A checkpoint of fairseq's, on the CPU."""
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def model(self) -> dict[str, Tensor]:
+        """The tensors of the model by name."""
+        return {name: value for name, value in self.state[MODEL].items() if torch.is_tensor(value)}
+
+    @property
+    def head(self) -> dict[str, Tensor]:
+        """The tensors of a KerBS layer by name; empty if the model has none."""
+        model = self.model
+        prefix = next((n[: -len(VECTORS)] for n in model if f".{n}".endswith(f".{HEAD}{VECTORS}")), "no layer")
+        return {name[len(prefix) :]: value for name, value in model.items() if name.startswith(prefix)}
+
+    @property
+    def layer(self) -> str:
+        """What the output layer is: KerBS, MoS or softmax."""
+        mixed = any(f".{HEAD}{PRIOR}" in f".{name}" for name in self.state[MODEL])
+        return "KerBS" if self.head else "MoS" if mixed else "softmax"
+
+    @property
+    def updates(self) -> int:
+        """How many updates its training has made; 0 if it does not say."""
+        history = self.state.get(HISTORY)
+        last = history[-1] if isinstance(history, (list, tuple)) and history else {}
+        return whole(options_of(last).get("num_updates"))
+
+    @property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """The settings by part (model, task, …); in fairseq's older form all stand in one, called args."""
+        if self.state.get("args") is not None:
+            return {"args": options_of(self.state["args"])}
+        cfg = options_of(self.state.get("cfg"))
+        return {name: options_of(part) for name, part in cfg.items() if is_part(part)}
+
+    def options(self, part: str) -> dict[str, Any]:
+        """The settings of one part."""
+        parts = self.parts
+        return parts.get("args", parts.get(part, {}))
+
+    @property
+    def valid_subset(self) -> str:
+        """The first of the sets that training validates on, which is the one that checkpoints are chosen by."""
+        return str(self.options("dataset").get("valid_subset") or "valid").split(",")[0]
+
+    @property
+    def code(self) -> "Code":
+        """What has to be registered with fairseq before the model can be built."""
+        model, task, common = (self.options(part) for part in ("model", "task", "common"))
+        names = (model.get("_name") or model.get("arch"), task.get("_name") or task.get("task"))
+        return Code(*(str(name or "") for name in (*names, common.get("user_dir"))))
+
+    @property
+    def best_metric(self) -> str:
+        """--best-checkpoint-metric, which fairseq saves as val_loss even if it is a BLEU."""
+        return str(self.options("checkpoint").get("best_checkpoint_metric") or "loss")
+
+    def last_losses(self) -> Iterator[tuple[str, float]]:
+        """The last losses that the checkpoint itself knows: (valid or train, bits per token)."""
+        extra = options_of(self.state.get(EXTRA))
+        last = extra.get("val_loss")
+        if isinstance(last, (int, float)) and self.best_metric == "loss":
+            yield "valid", float(last)
+        meters = options_of(extra.get("metrics")).get("train")
+        for entry in meters if isinstance(meters, (list, tuple)) else ():
+            _, name, _, meter = entry if isinstance(entry, (list, tuple)) and len(entry) == 4 else (0, "", 0, 0)
+            if name == "loss" and isinstance(meter, dict) and meter.get("count"):
+                yield "train", float(meter["sum"]) / float(meter["count"])
+
+
+def is_part(value: object) -> bool:
+    """Whether a value of the configuration is a group of settings, in one of the forms that fairseq saves."""
+    return hasattr(value, "items") or hasattr(value, "__dict__")
+
+
+def options_of(part: Any) -> dict[str, Any]:
+    """A group of settings as a dictionary, whether it was a dictionary or a namespace; empty if it is none."""
+    try:
+        values = (part if hasattr(part, "items") else vars(part)).items()
+        return {str(name): " ".join(str(value).split()) if torch.is_tensor(value) else value for name, value in values}
+    except Exception:  # no settings, or omegaconf's with references that lead nowhere
+        return {}
+
+
+def whole(value: Any) -> int:
+    """A number that counts something; 0 if it is none."""
+    try:
+        return max(0, int(value))
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return 0
+
+
+def load(path: Path, trust: bool = False) -> Checkpoint:
+    """Read a checkpoint. Unless you ``trust`` it, only tensors and fairseq's settings can be made from it."""
+    try:
+        if not path.exists():
+            raise UserError(f"{path} does not exist")
+        if not path.is_file():
+            raise UserError(f"{path} is {kind_of(path)}")
+        state = _read(path, trust)
+    except Refused as error:
+        raise UserError(
+            f"{path} asks for {error}, which no checkpoint needs: loading it could run code. Nothing was loaded; "
+            "--trust loads it all the same"
+        ) from None
+    except UserError:
+        raise
+    except Exception as error:  # whatever unpickling a file that is none may raise
+        raise UserError(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)})") from None
+    if not isinstance(state, dict) or not isinstance(state.get(MODEL), dict):
+        raise UserError(f"{path} is not a fairseq checkpoint: it has no model")
+    if not all(isinstance(name, str) for name in state[MODEL]):
+        raise UserError(f"{path} is not a fairseq checkpoint: the names in its model are not text")
+    return Checkpoint(path, state)
+
+
+def _read(path: Path, trust: bool) -> Any:
+    if trust:
+        return torch.load(path, map_location="cpu", weights_only=False)
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(name.endswith("constants.pkl") for name in archive.namelist()):
+                _other_format(path, "a TorchScript archive")  # which torch.load would hand to another reader
+    elif tarfile.is_tarfile(path):
+        _other_format(path, "a tar archive")  # which torch.load would unpack
+    return torch.load(path, map_location="cpu", weights_only=False, pickle_module=RESTRICTED)
+
+
+def _other_format(path: Path, what: str) -> NoReturn:
+    raise UserError(f"{path} is {what}, not a checkpoint")
+
+
+def parameters(model: dict[str, Any]) -> int:
+    """How many numbers of a model's state are learned; a table that layers share counts once, also if saved twice."""
+    found: dict[int, Tensor] = {}
+    for name, value in model.items():
+        if not torch.is_tensor(value) or not value.is_floating_point() or NOT_LEARNED.search(name):
+            continue
+        # half precision and GPUs save a shared table as two; two matrices of many values are not equal by chance
+        same = (other for other in found.values() if value.dim() == 2 and other.shape == value.shape)
+        if value.data_ptr() not in found and not any(torch.equal(value, other) and value.std() > 0 for other in same):
+            found[value.data_ptr()] = value
+    return sum(value.numel() for value in found.values())
+
+
+def fingerprint(symbols: Iterable[str]) -> int:
+    """A number that tells dictionaries apart: two with the same symbols in the same order have the same; never 0."""
+    digest = hashlib.sha256("\n".join(symbols).encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big", signed=True) or 1
+
+
+def theta_rate(head: dict[str, Tensor]) -> float:
+    """What θ is to ``theta_raw``: the factor of its learning rate, saved as an integer."""
+    rates = head.get(RATES)
+    rate = 1.0 if rates is None or not rates.numel() else float(rates.flatten()[0]) / RATE_UNIT
+    return rate if rate > 0 else 1.0
+
+
+def integer(value: Optional[Tensor]) -> Optional[int]:
+    """A saved number; None if it is not there, or not one integer."""
+    if value is None or value.numel() != 1 or value.is_floating_point() or value.is_complex():
+        return None
+    return int(value)

@@ -1,0 +1,133 @@
+"""One exception for what a user can put right, and one way for a console command to end: with one line."""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+INTERRUPTED, CLOSED_PIPE = 130, 141  # exit codes, as shells have them: 128 + the number of the signal
+LONGEST_REASON = 300  # characters
+BIDIRECTIONAL = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+class UserError(ValueError):
+    """A mistake in what was asked for, or a file that is not what it should be; the text says what to do."""
+
+
+def command_name() -> str:
+    """The console command that is the main program, such as fairseq-train or kerbs-report; "" in other programs."""
+    path = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    if path.parent.name == "fairseq_cli":  # python -m fairseq_cli.train
+        return f"fairseq-{path.stem}"
+    return path.name if re.fullmatch(r"(fairseq|kerbs)-[a-z-]+", path.name) else ""
+
+
+def refuse(sentence: str, error: type[UserError] = UserError) -> NoReturn:
+    """End one of fairseq's console commands with ``sentence``; in any other program, raise it as an ``error``.
+
+    fairseq's commands would wrap an exception in a traceback, or in a sentence of their own.
+    """
+    if command_name().startswith("fairseq-"):
+        raise SystemExit(sentence)
+    raise error(sentence)
+
+
+def reason(error: BaseException) -> str:
+    """What an exception of the system's, or of anybody's, says: in one line, and not a long one."""
+    text = " ".join((getattr(error, "strerror", None) or str(error)).split()) or type(error).__name__
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} …"
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Turn whatever other libraries raise into a UserError: ``what``, and the reason."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what}: {reason(error)}") from None
+
+
+def visible(text: object) -> str:
+    """``text`` with escapes in the place of characters that would command a terminal, or turn its direction."""
+    return "".join(
+        c.encode("unicode_escape").decode()
+        if c in BIDIRECTIONAL or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
+        else c
+        for c in str(text)
+    )
+
+
+@contextlib.contextmanager
+def console(name: str) -> Iterator[None]:
+    """Around the work of the console command ``name``: whatever ends it early is one line and an exit code.
+
+    Mistakes of the user, Ctrl-C, a pipe that was closed (``| head``), a full disk behind the standard output. What a
+    terminal cannot show is shown as an escape.
+    """
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed before the start
+            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        if isinstance(getattr(sys, stream), io.TextIOWrapper):
+            getattr(sys, stream).reconfigure(errors="backslashreplace")
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # fairseq's data sets fail to close what is damaged
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except UserError as problem:
+        raise SystemExit(f"{name}: {lines(problem)}") from None
+    except KeyboardInterrupt:
+        say(f"{name}: interrupted")
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        discard(sys.stdout)
+        raise SystemExit(CLOSED_PIPE) from None
+    except OSError as error:
+        discard(sys.stdout)
+        where = "cannot write to the standard output" if error.filename is None else error.filename
+        raise SystemExit(f"{name}: {visible(where)}: {reason(error)}") from None
+    except MemoryError:
+        raise SystemExit(f"{name}: not enough memory") from None
+    finally:
+        if not command_name():  # else until the end of the process
+            sys.unraisablehook = hook
+
+
+def lines(problem: UserError) -> str:
+    """Its text, in which only the line ends are left of what commands a terminal."""
+    return "\n".join(map(visible, str(problem).split("\n")))
+
+
+def say(line: str) -> None:
+    """On the standard error, if anybody listens."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is still in a stream's buffer nowhere: Python would try to write it again when it ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def watch_interrupts() -> None:
+    """Let Ctrl-C end one of our commands with one line also while it is still importing."""
+    name, before = command_name(), sys.excepthook
+    if not name.startswith("kerbs-"):
+        return
+
+    def hook(kind: type[BaseException], *rest: object) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            say(f"{name}: interrupted")
+        else:
+            before(kind, *rest)  # type: ignore[arg-type]
+
+    sys.excepthook = hook

@@ -1,0 +1,159 @@
+"""What training logs: fairseq-train's own log, in JSON or plain, and the table of moves of ``--kerbs-move-log``."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_bytes, read_text
+
+INNER, TRAIN, VALID = "train_inner", "train", "valid"
+EVENT = re.compile(r"\bupdate (\d+): (\d+) senses moved")
+PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
+EPOCH_END = re.compile(r"\bepoch \d+ \| (?:valid on '([^']+)' subset \| )?")
+WITHIN_EPOCH = re.compile(r"\bepoch \d+(?: \| [^|:]+)?:\s+\d+ / \d+ ")
+SPEED = re.compile(r"(?:Translated|Evaluated) .*?([\d.]+) tokens/s\)")
+
+
+class Record(NamedTuple):
+    """The values of one line of a log."""
+
+    kind: str  # train_inner, train (the means over an epoch), or the name of the set that was validated on
+    values: dict[str, float]  # by fairseq's names: loss, ppl, num_updates, …
+
+    @property
+    def update(self) -> Optional[int]:
+        """After how many updates."""
+        at = self.values.get("num_updates", math.nan)
+        return int(at) if math.isfinite(at) else None
+
+
+def record_of(line: str) -> Optional[Record]:
+    """What a line of ``--log-format json`` or ``simple`` says; None if it has no values."""
+    found = re.search(r"\{.*\}\s*$", line)
+    if found:
+        try:
+            values = json.loads(found[0])
+        except (ValueError, RecursionError):
+            return None
+        return _from_json(dict(numbers(values))) if isinstance(values, dict) else None
+    within, end = WITHIN_EPOCH.search(line), EPOCH_END.search(line)
+    if within:
+        return Record(INNER, dict(numbers(dict(re.findall(r"(\w+)=([^,\s]+)", line[within.end() :])))))
+    if end:
+        return Record(end[1] or TRAIN, dict(numbers(dict(re.findall(r"(\w+) (\S+)", line[end.end() :])))))
+    return None
+
+
+def _from_json(values: dict[str, float]) -> Optional[Record]:
+    """In JSON every name begins with that of the set, but for the lines within an epoch."""
+    if "num_updates" in values:
+        return Record(INNER, values)
+    endings = ("_num_updates", "_loss", "_ppl")
+    kinds = {name.removesuffix(end) for end in endings for name in values if name.endswith(end)}
+    if not kinds:
+        return None
+    kind = min(kinds, key=len)  # of valid_loss, and not of valid_nll_loss
+    return Record(kind, {name.removeprefix(f"{kind}_"): value for name, value in values.items()})
+
+
+def numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Those entries that are numbers; fairseq writes most as text."""
+    for name, value in values.items():
+        try:
+            yield name, float(value)
+        except (TypeError, ValueError, OverflowError):
+            continue
+
+
+def records(lines: Iterable[str]) -> Iterator[Record]:
+    """All values of a log, in its order."""
+    yield from (record for record in map(record_of, lines) if record is not None)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a log; other programs may have written into it."""
+    return read_bytes(path, "the log").decode("utf-8", errors="replace").splitlines()
+
+
+def events(lines: Iterable[str]) -> dict[int, int]:
+    """How many senses moved at each event, by update."""
+    return {int(found[1]): int(found[2]) for found in map(EVENT.search, lines) if found}
+
+
+def best(path: Path, name: str = "ppl", subset: str = VALID) -> Optional[float]:
+    """The lowest validation ``name`` in a log: ppl (2 to the power of the nll loss per token) or loss; None if none."""
+    found = records(read_lines(path)) if path.is_file() else ()
+    values = (record.values.get(name, math.nan) for record in found if record.kind == subset)
+    return min((value for value in values if math.isfinite(value)), default=None)
+
+
+def parameters(path: Path) -> Optional[int]:
+    """fairseq's count of a model's parameters, with the copies that encoder layers keep; None if a log has none."""
+    found = PARAMETERS.search("\n".join(read_lines(path))) if path.is_file() else None
+    return int(found[1].replace(",", "")) if found else None
+
+
+def seconds_per_update(log: Path) -> Optional[float]:
+    """Time of training without validation, from a log in JSON, over all epochs that ended; None if it does not say."""
+    seconds, updates, before = 0.0, 0, 0
+    for line in read_lines(log) if log.is_file() else []:
+        if " | train | " not in line:
+            continue
+        wall = re.search(r'"train_train_wall": "([\d.]+)"', line)
+        number = re.search(r'"train_num_updates": "(\d+)"', line)
+        if wall and number and int(number[1]) > before:
+            seconds, updates, before = seconds + float(wall[1]), int(number[1]), int(number[1])
+    return seconds / updates if updates and seconds else None
+
+
+def tokens_per_second(*logs: Path) -> Optional[float]:
+    """How fast fairseq-generate or fairseq-eval-lm was, from the first of its logs that says it."""
+    for log in logs:
+        for line in read_lines(log) if log.is_file() else ():
+            found = SPEED.search(line)
+            if found:
+                return float(found[1])
+    return None
+
+
+# --- the table of moves
+
+
+class Move(NamedTuple):
+    """A row of the table: a sense that moved, and what the statistics said before."""
+
+    update: int
+    sense: int
+    from_word: str
+    to_word: str
+    usage: float
+    log_accuracy: float
+
+
+HEADER = "\t".join(Move._fields)
+
+
+def move_rows(text: str) -> list[list[str]]:
+    """The cells of a table of moves; half a line at its end, of a run that goes on or was killed, is left out.
+
+    A ValueError if the text is something else.
+    """
+    head, *lines = text.split("\n")
+    rows = [line.split("\t") for line in lines[:-1]]
+    whole = all(len(row) == len(Move._fields) and re.fullmatch("[0-9]{1,18}", row[0]) for row in rows)
+    if head != HEADER or not lines or not whole:
+        raise ValueError("not a table of moves")
+    return rows
+
+
+def read_moves(path: Path) -> list[tuple[int, str, str]]:
+    """(update, from word, to word) of every move in a table."""
+    text = read_text(path, "the table of moves")
+    try:
+        return [(int(update), from_word, to_word) for update, _, from_word, to_word, *_ in move_rows(text)]
+    except ValueError:
+        raise UserError(f"{path} is not a table of moves as --kerbs-move-log writes it") from None

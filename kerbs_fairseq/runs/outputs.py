@@ -1,0 +1,52 @@
+"""Reading what fairseq-generate and fairseq-eval-lm have written."""
+
+import re
+from pathlib import Path
+
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.files import read_text
+
+HYPOTHESIS = re.compile(r"H-(\d{1,18})\t[^\t]*\t(.*)")
+REFERENCE = re.compile(r"T-(\d{1,18})\t(.*)")
+NUMBER = r"-?(?:\d+(?:\.\d*)?|inf|nan)"
+SENTENCE = re.compile(rf"\| (\d{{1,18}}) (\S+ \[{NUMBER}\](?:\t.*)?)$")
+LOG_PROB = re.compile(rf" \[({NUMBER})\](?=\t|$)")
+
+
+def in_order(found: dict[int, object], path: Path) -> None:
+    """Refuse a file with gaps: a search that was stopped, or sentences that were skipped."""
+    missing = next((i for i in range(len(found)) if i not in found), None)
+    if not found or missing is not None:
+        what = "no sentence" if not found else f"no sentence {missing}, and later ones"
+        raise UserError(f"{path} has {what}: run the search again")
+
+
+def hypotheses(path: Path) -> list[str]:
+    """The best hypotheses of fairseq-generate, in the order of the data."""
+    return _sentences(path, HYPOTHESIS)
+
+
+def references(path: Path) -> list[str]:
+    """What they are to be compared with, in the same order."""
+    return _sentences(path, REFERENCE)
+
+
+def _sentences(path: Path, kind: re.Pattern[str]) -> list[str]:
+    found: dict[int, str] = {}
+    for line in read_text(path).split("\n"):
+        match = kind.match(line)
+        if match:
+            found.setdefault(int(match[1]), match[2].strip())  # with --nbest the best one comes first
+    in_order(dict(found), path)
+    return [found[i] for i in range(len(found))]
+
+
+def sentence_nll(path: Path) -> list[float]:
+    """−log P in nats of each sentence, from fairseq-eval-lm --output-word-probs, in the order of the data."""
+    found: dict[int, float] = {}
+    for line in read_text(path).split("\n"):
+        match = SENTENCE.search(line)
+        if match:
+            found[int(match[1])] = -sum(float(value) for value in LOG_PROB.findall(match[2]))
+    in_order(dict(found), path)
+    return [found[i] for i in range(len(found))]

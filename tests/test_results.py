@@ -1,0 +1,272 @@
+"""Statistics over seeds, what BLEU does not say, results as JSON, and the documentation's tables made from them."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from commands import PACKAGE
+from evaluated import made_up
+from hypothesis import given
+from hypothesis import strategies as st
+from inprocess import batch, prepare
+from sacrebleu.metrics import BLEU
+
+from kerbs_fairseq.evaluation import command
+from kerbs_fairseq.evaluation.diversity import distinct, diversity, share_of_most_frequent
+from kerbs_fairseq.evaluation.pages import NOTHING, fill, filled
+from kerbs_fairseq.evaluation.paper import TASKS
+from kerbs_fairseq.evaluation.results import data_of, gather, read_results
+from kerbs_fairseq.evaluation.runs import Run, of_training
+from kerbs_fairseq.evaluation.significance import paired_t_test
+from kerbs_fairseq.evaluation.table import commands, markdown_of, summary
+from kerbs_fairseq.runs.checkpoint import NOT_LEARNED
+from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.logs import seconds_per_update, tokens_per_second
+
+ROOT = PACKAGE.parent
+SCORES = st.floats(-50, 50, allow_nan=False)
+
+
+# --- over seeds
+
+
+@given(st.tuples(SCORES, SCORES, SCORES), st.tuples(SCORES, SCORES, SCORES), st.booleans())
+def test_t_test_of_three_seeds(system: tuple[float, ...], baseline: tuple[float, ...], larger: bool) -> None:
+    d = [a - b for a, b in zip(system, baseline)]
+    mean = sum(d) / 3
+    sd = math.sqrt(sum((x - mean) ** 2 for x in d) / 2)
+    found = paired_t_test(system, baseline, larger)
+    if len({round(x, 12) for x in d}) == 1:
+        assert found is None
+    elif sd > 1e-6:
+        t = mean / (sd / math.sqrt(3))
+        upper = 0.5 - t / (2 * math.sqrt(2 + t * t))  # Student's distribution with two degrees of freedom
+        assert found is not None
+        assert found.t == pytest.approx(t, rel=1e-4, abs=1e-6)
+        assert found.p == pytest.approx(upper if larger else 1 - upper, abs=1e-6)
+
+
+def test_t_test_needs_pairs() -> None:
+    assert paired_t_test([2.0], [1.0], True) is None
+    assert paired_t_test([3.0, 4.0], [1.0, 2.0], True) is None, "without spread nothing can be said"
+    with pytest.raises(UserError, match="the test needs pairs"):
+        paired_t_test([1.0, 2.0], [1.0], True)
+
+
+# --- what BLEU does not say
+
+
+LINES = st.lists(
+    st.lists(st.sampled_from(["yes", "no", "maybe", "."]), max_size=5).map(" ".join), min_size=1, max_size=8
+)
+
+
+@given(LINES)
+def test_diversity_by_other_means(outputs: list[str]) -> None:
+    references = ["so it is ."] * len(outputs)
+    found = diversity(outputs, references)
+    theirs = BLEU(effective_order=True).corpus_score(outputs, [references])
+    assert found["length_ratio"] == pytest.approx(theirs.sys_len / theirs.ref_len)
+    words = [line.split() for line in outputs]
+    ones, twos = Counter(w for line in words for w in line), Counter(p for line in words for p in zip(line, line[1:]))
+    assert found["distinct_1"] == (len(ones) / sum(ones.values()) if ones else 0)
+    assert found["distinct_2"] == (len(twos) / sum(twos.values()) if twos else 0)
+    assert found["most_frequent"] == max(outputs.count(line) for line in outputs) / len(outputs)
+
+
+def test_diversity_by_hand() -> None:
+    answers = [["a", "b", "a", "b"], ["a"]]
+    assert distinct(answers, 1) == 2 / 5
+    assert distinct(answers, 2) == 2 / 3  # a b, b a, a b
+    assert share_of_most_frequent(["yes", "no", "yes", "."]) == 0.5
+    with pytest.raises(UserError, match="of another test set"):
+        diversity(["a"], ["a", "b"])
+
+
+# --- what logs and checkpoints say
+
+
+def test_seconds_per_update_are_those_of_training(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    assert seconds_per_update(log) is None
+    log.write_text(
+        'x | train_inner | {"num_updates": "50", "train_wall": "8", "wall": "27"}\n'
+        'x | train | {"epoch": 1, "train_num_updates": "100", "train_train_wall": "31", "train_wall": "34"}\n'
+        'x | valid | {"epoch": 1, "valid_wall": "900", "valid_num_updates": "100"}\n'
+        'x | train | {"epoch": 2, "train_num_updates": "200", "train_train_wall": "29", "train_wall": "999"}\n'
+        'x | train | {"epoch": 2, "train_num_updates": "200", "train_train_wall": "30"}\n'  # repeated
+    )
+    assert seconds_per_update(log) == (31 + 29) / 200
+    log.write_text("nothing\n")
+    assert seconds_per_update(log) is None
+
+
+def test_decoding_speed(tmp_path: Path) -> None:
+    first, second = tmp_path / "generate.log", tmp_path / "generate-test.txt"
+    assert tokens_per_second(first, second) is None
+    second.write_text("x | Translated 2,000 sentences (20,000 tokens) in 40.0s (50.00 sentences/s, 500.25 tokens/s)\n")
+    assert tokens_per_second(first, second) == 500.25
+    second.write_text("x | Evaluated 1,234 tokens in 3.2s (385.6 tokens/s)\n")
+    assert tokens_per_second(second) == 385.6
+
+
+@pytest.mark.parametrize("arch", ["transformer", "kerbs_transformer"])
+def test_dead_parameters_are_those_without_a_gradient(joined: Path, tmp_path: Path, arch: str) -> None:
+    run = prepare(joined, "transformer", f"--arch {arch}")
+    run.criterion(run.model, batch(run))[0].backward()
+    unused = {name: p.numel() for name, p in run.model.named_parameters() if p.grad is None}
+    assert {name for name, _ in run.model.named_parameters() if NOT_LEARNED.search(name)} == set(unused)
+    assert of_training(Run(tmp_path))["parameters"] is None, "without a checkpoint"
+    torch.save({"model": run.model.state_dict()}, tmp_path / "checkpoint_best.pt")
+    learned = sum(p.numel() for name, p in run.model.named_parameters() if name not in unused)
+    assert of_training(Run(tmp_path))["parameters"] == learned
+    (tmp_path / "checkpoint_best.pt").write_bytes(b"cut short")
+    with pytest.raises(UserError, match=r"checkpoint_best\.pt"):
+        of_training(Run(tmp_path))
+
+
+# --- results as data
+
+
+GOOD, BAD = ["a b y", "d e y", "g h y"] * 10, ["a x y", "d x y", "g x y"] * 10
+
+
+@pytest.fixture
+def evaluated(out: Path) -> Path:
+    """Three seeds of three cells."""
+    for seed, (softmax, kerbs) in enumerate(((BAD, GOOD), (BAD, BAD[:3] + GOOD[3:]), (GOOD, GOOD)), 1):
+        for cell, output in (("seq2seq-softmax", softmax), ("seq2seq-mos", BAD), ("seq2seq-kerbs", kerbs)):
+            folder = made_up(out, cell, seed, output)
+            rate = "0.01" if "kerbs" in cell else "0.003"
+            (folder / "training").write_text(f"--arch lstm --lr 1e-3 --seed {seed} --max-update 9 --lr {rate}\n")
+            (folder / "evaluation").write_text("--lenpen 1.4 \n")
+            (folder / "command").write_text(
+                f"recipes/dialog_dailydialog/train.sh {cell} --out OUT --seed {seed} --scale small -- --lr {rate}\n"
+            )
+            (folder / "commit").write_text("0123abc\n")
+    (out / "binary" / ".settings").write_text("/home/somebody/corpora/dailydialog  raw 4000\n")
+    return out
+
+
+def test_collected_results_have_all_that_the_tables_need(evaluated: Path, tmp_path: Path, capsys) -> None:
+    to = tmp_path / "docs" / "results"
+    options = ["--name", "dialog", "--corpus", "DailyDialog", "--to", str(to)]
+    command.main(["collect", "dialog_dailydialog", str(evaluated), *options])
+    assert "9 models" in capsys.readouterr().out
+    results = read_results(to)["dialog"]
+    assert results == gather("dialog", "dialog_dailydialog", evaluated, "DailyDialog")
+    text = (to / "dialog.json").read_text()
+    assert str(tmp_path) not in text
+    assert "somebody" not in text
+    assert results["data"] == "dailydialog raw 4000"
+    assert results["commits"] == ["0123abc"]
+    kerbs = results["cells"]["seq2seq-kerbs"]
+    assert (kerbs["rate"], kerbs["lenpen"]) == ("0.01", "1.4")
+    assert kerbs["train"] == (
+        "recipes/dialog_dailydialog/train.sh seq2seq-kerbs --out out/dialog --seed SEED --scale small -- --lr 0.01"
+    )
+    assert kerbs["evaluate"] == (
+        "recipes/dialog_dailydialog/evaluate.sh seq2seq-kerbs --out out/dialog --seed SEED --lenpen 1.4"
+    )
+    assert kerbs["fairseq"] == "--arch lstm --lr 1e-3 --seed SEED --max-update 9 --lr 0.01"
+    compared = kerbs["against_softmax"]
+    scores = {cell: [s["bleu"] for s in found["seeds"].values()] for cell, found in results["cells"].items()}
+    differences = [a - b for a, b in zip(scores["seq2seq-kerbs"], scores["seq2seq-softmax"])]
+    assert [one["difference"] for one in compared["seeds"].values()] == pytest.approx(differences, abs=1e-3)
+    assert compared["all"]["difference"] == pytest.approx(sum(differences) / 3, abs=1e-3)
+    assert compared["seeds"]["3"]["p"] == 1
+    test = paired_t_test(scores["seq2seq-kerbs"], scores["seq2seq-softmax"], True)
+    assert test is not None
+    assert compared["t_test"]["p"] == pytest.approx(test.p, rel=1e-3)
+
+
+def test_seeds_made_with_different_options_are_not_averaged(evaluated: Path) -> None:
+    (evaluated / "runs" / "seq2seq-kerbs" / "seed_2" / "training").write_text("--arch lstm --lr 2\n")
+    with pytest.raises(SystemExit, match="seq2seq-kerbs: its seeds were made with different options"):
+        command.main(["collect", "dialog_dailydialog", str(evaluated)])
+
+
+def test_nothing_to_collect(out: Path) -> None:
+    with pytest.raises(SystemExit, match="has no evaluated models"):
+        command.main(["collect", "dialog_dailydialog", str(out), "--name", "x"])
+    with pytest.raises(SystemExit, match=r"--name \.\./x: letters"):
+        command.main(["collect", "dialog_dailydialog", str(out), "--name", "../x"])
+
+
+def test_the_corpus_of_this_machine_is_not_named(out: Path) -> None:
+    assert data_of(out) == ""
+    (out / "binary" / ".settings").write_text("/a/b/lm1b --cut 1,2,3 raw 4000\n")
+    assert data_of(out) == "lm1b --cut 1,2,3 raw 4000"
+
+
+# --- tables
+
+
+def test_the_tables_of_results(evaluated: Path) -> None:
+    results = gather("dialog", "dialog_dailydialog", evaluated)
+    text = markdown_of(results)
+    rows = {line.split("`")[1]: line.split(" | ") for line in text.splitlines()[:6] if "`" in line}
+    kerbs = results["cells"]["seq2seq-kerbs"]["against_softmax"]
+    each = ", ".join(f"{one['p']:.3f}" for one in kerbs["seeds"].values())
+    assert rows["seq2seq-kerbs"][9:11] == [each, f"{kerbs['t_test']['p']:.3f}"]
+    assert rows["seq2seq-kerbs"][11:13] == ["1.00×", "1.00×"]
+    assert rows["seq2seq-kerbs"][13:] == ["0.01", "1.4 |"]
+    variety = ["1.000", f"{5 / 90:.3f}", f"{4 / 60:.3f}", f"{1 / 3:.3f}"]
+    assert f"| `seq2seq-mos` | {' | '.join(f'{value} ± 0.000 (3)' for value in variety)} |" in text
+    assert text.count("recipes/") == 2, "one command for all cells to train, one to evaluate"
+    assert commands(results)[0].endswith("train.sh CELL --out out/dialog --seed SEED --scale small -- --lr RATE")
+    assert commands(results)[1].endswith("--lenpen LENPEN")
+
+
+def test_the_summary(evaluated: Path) -> None:
+    results = gather("dialog", "dialog_dailydialog", evaluated, "DailyDialog")
+    for cell, ppl in (("seq2seq-softmax-features", 6.0), ("seq2seq-softmax-model", 5.0)):
+        results["cells"][cell] = {"seeds": {"1": {"bleu": ppl, "valid_ppl": ppl}}}
+    lines = summary([results]).splitlines()
+    assert len(lines) == 3, "a row for each model that was run"
+    cells = lines[2].split(" | ")
+    assert cells[0] == "| dialog, DailyDialog, seq2seq"
+    assert cells[3] == "5.00 (1)", "the wider softmax that is better on validation"
+    assert cells[6].startswith("+")
+    assert cells[7] == "+1.29 |"
+
+
+END = "<!-- end of results -->\n"
+PAGE = f"# Title\n<!-- results: dialog -->\nold\n{END}text\n<!-- results -->\n{END}"
+
+
+def test_pages_are_filled_between_the_markers(evaluated: Path, tmp_path: Path, capsys) -> None:
+    empty = PAGE.replace("old\n", f"\n{NOTHING}\n").replace(f"-->\n{END}", f"-->\n\n{NOTHING}\n{END}")
+    assert filled(PAGE, {}) == filled(empty, {}) == empty
+    page, to = tmp_path / "page.md", tmp_path / "results"
+    page.write_text(PAGE)
+    command.main(["collect", "dialog_dailydialog", str(evaluated), "--name", "dialog", "--to", str(to)])
+    with pytest.raises(SystemExit, match="run make results-table"):
+        command.main(["pages", str(page), "--results", str(to), "--check"])
+    assert page.read_text() == PAGE
+    command.main(["pages", str(page), "--results", str(to)])
+    assert "page.md: now has the tables" in capsys.readouterr().out
+    text = page.read_text()
+    assert text.startswith("# Title\n<!-- results: dialog -->\n\n| cell |")
+    assert "<!-- end of results -->\ntext\n<!-- results -->\n\n| task, corpus, model |" in text
+    command.main(["pages", str(page), "--results", str(to), "--check"])
+    page.write_text("<!-- results: dialog -->\n")
+    with pytest.raises(SystemExit, match="without its <!-- end of results -->"):
+        command.main(["pages", str(page), "--results", str(to)])
+    (to / "dialog.json").write_text('{"name": "other"}')
+    with pytest.raises(SystemExit, match="is not what kerbs-evaluate collect writes"):
+        command.main(["pages", str(page), "--results", str(to)])
+
+
+def test_the_documentation_has_the_tables_of_the_results() -> None:
+    results = read_results(ROOT / "docs" / "results")
+    for name in ("README.md", "docs/results.md"):
+        assert "<!-- results" in (ROOT / name).read_text(encoding="utf-8")
+        assert not fill(ROOT / name, results, write=False), f"{name}: run make results-table"
+    for name, found in results.items():
+        text = json.dumps(found)
+        assert "/home" not in text, f"{name}: a path of somebody's machine"
+        assert found["task"] in TASKS
