@@ -10,7 +10,6 @@ from commands import launch
 from kerbs_fairseq.demo import run as demo
 from kerbs_fairseq.runs import process as commands
 
-
 SMALLER_DEMO = """
 import functools, sys
 from kerbs_fairseq.demo import run, write
