@@ -220,7 +220,7 @@ def test_the_archive_of_dialogs_is_unpacked(tmp_path: Path, broken: bool) -> Non
         parts["ijcnlp_dailydialog/test.zip"] = b"cut short"
     archive = zipped(tmp_path / "archive.zip", parts)
     copy = f'while [ "$1" != --output ]; do shift; done; cp {tmp_path / "archive.zip"} "$2"'
-    environment = fake(tmp_path / "bin", "curl", copy)
+    environment = with_stand_ins(fake(tmp_path / "bin", "curl", copy))
     environment["KERBS_SHA256"] = hashlib.sha256(archive).hexdigest()
     out = tmp_path / "my R&D out"
     done = started(RECIPES / "dialog_dailydialog" / "prepare.sh", "--out", out, "--size", 80, **environment)
