@@ -368,6 +368,16 @@ def test_wrong_products_are_refused() -> None:
         backend.forward(backend.Chunk(torch.ones(2, 4), one, one, constants))
     with pytest.raises(ValueError, match="for 3 senses"):
         backend.forward(backend.Chunk(torch.ones(3, 2).t(), one, one, constants))
+    chunk, word = backend.Chunk(torch.ones(2, 3), one, one, constants), torch.zeros(3, dtype=torch.int32)
+    words, target = backend.Words.of(word.long(), 1), word[:2]
+    targets = backend.target_logsumexp(chunk, backend.forward(chunk).top, words, target)
+    given = (chunk, one, one, target, targets, one, word)
+    with pytest.raises(ValueError, match="sums must be"):
+        backend.backward(*given, torch.zeros(3, 3))
+    with pytest.raises(ValueError, match="come together"):
+        backend.backward(*given, torch.zeros(4, 3), smooth=one)
+    with pytest.raises(ValueError, match="a gradient"):
+        backend.backward(*given, torch.zeros(4, 3), out=torch.zeros(2, 4))
     with pytest.raises(ValueError, match="unknown kernel"):
         backend.sense_constants(torch.ones(3, 2), torch.zeros(3), kernel="gauss")
 
