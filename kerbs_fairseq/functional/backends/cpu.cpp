@@ -2,8 +2,8 @@
 // torch.py says the same in torch.
 //
 // D (n, S) are the inner products of n features with S vectors, its rows `stride` apart. Per sense: bias = b,
-// half_theta = −θ / (2|w|), minus_inverse = −1/θ, scale = |w| / (2ψ), slope = 1 / (2ψ), theta, w_inverse = 1 / |w|. Per token: h_norm = |h|,
-// h_inverse = 1 / |h|. k is (K − b) / |h|.
+// half_theta = −θ / (2|w|), minus_inverse = −1/θ, scale = |w| / (2ψ), slope = 1 / (2ψ), theta, w_inverse = 1 / |w|.
+// Per token: h_norm = |h|, h_inverse = 1 / |h|. k is (K − b) / |h|.
 
 #include <algorithm>
 #include <cmath>
@@ -108,17 +108,17 @@ void row_totals(const float* D, int64_t S, const Senses& s, float h_norm, float 
   totals[0] = top, totals[1] = total, totals[2] = mean;
 }
 
-// The same, and k goes to k (S,), K − top to score (S,), e^(K − top) to x (S,).
-template <int KERNEL>
+// The same, and K − top goes to score (S,), e^(K − top) to x (S,), with MEAN also k to k (S,).
+template <int KERNEL, bool MEAN>
 void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* k, float* score,
-              float* x,
-              float* totals) {
+              float* x, float* totals) {
   float top = -INFINITY;
   double total = 0.0, mean = 0.0;
 #pragma omp simd
-  for (int64_t j = 0; j < S; ++j) {
-    k[j] = kernel_value<KERNEL>(D[j], h_inverse, s, j);
-    score[j] = k[j] * h_norm + s.bias[j];
+  for (int64_t j = 0; j < S; ++j) {  // apart from the maximum: together they take twice as long
+    const float value = kernel_value<KERNEL>(D[j], h_inverse, s, j);
+    if (MEAN) k[j] = value;
+    score[j] = value * h_norm + s.bias[j];
   }
 #pragma omp simd reduction(max : top)
   for (int64_t j = 0; j < S; ++j) top = std::max(top, score[j]);
@@ -130,14 +130,15 @@ void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_
       score[j] -= top;
       x[j] = exp_of(score[j]);
       sum += x[j];
-      weighted += x[j] * k[j];
+      if (MEAN) weighted += x[j] * k[j];
     }
     total += sum, mean += weighted;
   }
   totals[0] = top, totals[1] = (float)total, totals[2] = (float)mean;
 }
 
-// log Σ e^score over the senses of the word at one rank, however small; mean becomes Σ e^score k / Σ e^score.
+// log Σ e^score over the senses of the word at one rank, however small; with MEAN mean becomes Σ e^score k / Σ e^score.
+template <bool MEAN>
 float small_word(const float* k, const float* score, const Index& index, int64_t rank, float& mean) {
   float highest = -INFINITY, total = 0.0f, weighted = 0.0f;
   mean = 0.0f;
@@ -147,17 +148,18 @@ float small_word(const float* k, const float* score, const Index& index, int64_t
   for (int64_t r = 0; r < index.rounds && rank < index.starts[r + 1] - index.starts[r]; ++r) {
     const int64_t j = index.sense(index.starts[r] + rank);
     const float e = exp_of(score[j] - highest);
-    total += e, weighted += e * k[j];
+    total += e;
+    if (MEAN) weighted += e * k[j];
   }
   mean = weighted / total;
   return highest + log_of(total);
 }
 
-// Σ x over the senses of each word, by rank; with MEAN also Σ x k.
+// Σ x over the senses of each of the first `several` words, by rank; with MEAN also Σ x k.
 template <bool MEAN>
-void word_totals(const float* k, const float* x, const Index& index, float* total, float* weighted) {
+void word_totals(const float* k, const float* x, const Index& index, int64_t several, float* total, float* weighted) {
   for (int64_t r = 0; r < index.rounds; ++r) {
-    const int64_t size = index.starts[r + 1] - index.starts[r];
+    const int64_t size = std::min(several, index.starts[r + 1] - index.starts[r]);
     const int32_t* senses = index.senses ? index.senses + index.starts[r] : nullptr;
     if (!index.senses && !MEAN) {
       const float* part = x + index.starts[r];
@@ -175,21 +177,21 @@ void word_totals(const float* k, const float* x, const Index& index, float* tota
       if (MEAN) weighted[i] = (r ? weighted[i] : 0.0f) + x[j] * k[j];
     }
   }
-  const int64_t with_senses = index.rounds ? index.starts[1] : 0;
-  std::fill(total + with_senses, total + index.n_words, 0.0f);
-  if (MEAN) std::fill(weighted + with_senses, weighted + index.n_words, 0.0f);
 }
 
 constexpr float SMALL_TOTAL = 1e-20f;  // below it the sum of a word has lost digits, or is 0
 
-// One token: for each word log Σ e^(K − top) − shift over its senses; with MEAN their sum, and Σ_words Σ P(sense | word) k.
+// One token: for each word log Σ e^(K − top) − shift over its senses; with MEAN also the sum over the words, and
+// Σ_words Σ P(sense | word) k. Of a word with one sense both are known; one without senses has −∞.
 template <bool MEAN>
 void row_words(const float* k, const float* score, const float* x, const Index& index, float shift, float* total,
                float* weighted, float* word, float* sums) {
-  word_totals<MEAN>(k, x, index, total, weighted);
+  const int64_t several = index.rounds > 1 ? index.starts[2] - index.starts[1] : 0;
+  const int64_t some = index.rounds ? index.starts[1] : 0;
+  word_totals<MEAN>(k, x, index, several, total, weighted);
   double sum = 0.0, mean = 0.0;
-  for (int64_t from = 0; from < index.n_words; from += BLOCK) {
-    const int64_t size = std::min(index.n_words - from, BLOCK);
+  for (int64_t from = 0; from < several; from += BLOCK) {
+    const int64_t size = std::min(several - from, BLOCK);
     float value[BLOCK], block_sum = 0.0f, block_mean = 0.0f, least = INFINITY;
 #pragma omp simd reduction(min : least)
     for (int64_t i = 0; i < size; ++i) least = std::min(least, total[from + i]);
@@ -203,7 +205,7 @@ void row_words(const float* k, const float* score, const float* x, const Index& 
       for (int64_t i = 0; i < size; ++i)
         if (total[from + i] <= SMALL_TOTAL) {
           float of_word = 0.0f;
-          value[i] = small_word(k, score, index, from + i, of_word);
+          value[i] = small_word<MEAN>(k, score, index, from + i, of_word);
           if (MEAN) weighted[from + i] = of_word;
         }
     if (MEAN)
@@ -214,6 +216,15 @@ void row_words(const float* k, const float* score, const float* x, const Index& 
       }
     for (int64_t i = 0; i < size; ++i) word[index.words[from + i]] = value[i] - shift;
     sum += block_sum, mean += block_mean;
+  }
+  for (int64_t i = several; i < some; ++i) {
+    const int64_t j = index.sense(i);
+    word[index.words[i]] = score[j] - shift;
+    if (MEAN) sum += score[j], mean += k[j];
+  }
+  for (int64_t i = some; i < index.n_words; ++i) {
+    word[index.words[i]] = -INFINITY;
+    if (MEAN) sum = -INFINITY;
   }
   if (MEAN) sums[0] = (float)sum, sums[1] = (float)mean;
 }
@@ -233,12 +244,12 @@ void forward_words(const float* D, int64_t n, int64_t S, int64_t stride,
                    float* totals, const Index& index, float* word) {
 #pragma omp parallel
   {
-    std::vector<float> k(S), score(S), x(S), total(index.n_words), weighted(MEAN ? index.n_words : 0);
+    std::vector<float> k(MEAN ? S : 0), score(S), x(S), total(index.n_words), weighted(MEAN ? index.n_words : 0);
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < n; ++i) {
       float own[5];
       float* of_row = MEAN ? totals + i * 5 : own;
-      row_kept<KERNEL>(D + i * stride, S, s, h_norm[i], h_inverse[i], k.data(), score.data(), x.data(), of_row);
+      row_kept<KERNEL, MEAN>(D + i * stride, S, s, h_norm[i], h_inverse[i], k.data(), score.data(), x.data(), of_row);
       row_words<MEAN>(k.data(), score.data(), x.data(), index, MEAN ? 0.0f : std::log(of_row[1]), total.data(),
                       weighted.data(), word + i * index.n_words, of_row + 3);
     }
