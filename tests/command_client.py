@@ -18,7 +18,8 @@ def ask(
     folder: str, command: list[str], env: dict[str, str], cwd: str, files: list[int], timeout: Optional[float] = None
 ) -> int:
     """Run a command with ``files`` as standard input, output and error; its exit code, negative for a signal."""
-    uses_plugin = os.path.basename(command[0]).startswith("kerbs-") or any(a.endswith(PACKAGE) for a in command[1:])
+    # fairseq-hydra-train, which has no --user-dir, needs the plugin to come after its configuration
+    uses_plugin = os.path.basename(command[0]).startswith("kerbs-") or PACKAGE in command[1:]
     preloaded = "plugin" if uses_plugin and READ_AT_IMPORT not in env else "fairseq"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)

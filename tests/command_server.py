@@ -98,7 +98,7 @@ def run(request: dict[str, Any]) -> None:
     if name == "fairseq-train":  # sets up its log before it imports fairseq, which sets up another one
         logging.root.handlers.clear()
     if name == "python" and arguments[0] == "-c":
-        sys.argv, sys.path[0] = arguments[:1], ""
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
         exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
         return
     if name == "python":

@@ -5,15 +5,24 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import start
+from commands import launch
 
 from kerbs_fairseq.demo import run as demo
 from kerbs_fairseq.runs import process as commands
 
+SMALLER_DEMO = """
+import functools, sys
+from kerbs_fairseq.demo import run, write
+sizes = write.Sizes(2000, 200, 200)
+run.write_corpus = functools.partial(write.write_corpus, parallel=sizes, mono=sizes)
+run.main(sys.argv[1:])
+"""
+
 
 @pytest.mark.e2e
 def test_demo_prints_its_table(tmp_path: Path) -> None:
-    done = start(f"kerbs-demo --out {tmp_path}/out --models lstm --heads softmax kerbs --epochs 1")
+    options = f"--out {tmp_path}/out --models lstm --heads softmax kerbs --epochs 1"
+    done = launch(["python", "-c", SMALLER_DEMO, *options.split()])
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"epoch  1/1  valid ppl +[\d.]+ ", done.stdout)
     assert re.search(r"^model +head +parameters +valid ppl +BLEU +seconds$", done.stdout, re.M)
@@ -69,6 +78,7 @@ def test_failing_command_is_explained(tmp_path: Path, monkeypatch: pytest.Monkey
     bad = demo.Model("bad", 1, "no_such_arch", "")
     monkeypatch.setattr(demo, "MODELS", (bad,))
     monkeypatch.setattr(demo, "preprocess", lambda folder: None)
+    monkeypatch.setattr(demo, "write_corpus", lambda folder, seed: None)
     with pytest.raises(SystemExit) as stopped:
         demo.main(["--out", str(tmp_path / "out"), "--models", "bad", "--heads", "softmax"])
     assert re.match(

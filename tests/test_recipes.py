@@ -103,9 +103,10 @@ def test_language_model_recipe(tmp_path: Path) -> None:
     scores = json.loads((out / "runs" / "gru-kerbs" / "seed_2" / "scores.json").read_text())
     words = sum(len(line.split()) + 1 for line in (out / "text" / "test.txt").read_text().splitlines())
     assert scores["words"] == words
-    # an untrained model is about as good as a guess among its 80 pieces, several of which make a word
+    # an untrained model is somewhat better than a guess among its 80 pieces, several of which make a word: those that
+    # are frequent start with more senses
     pieces = sum(len(line.split()) + 1 for line in (out / "pieces" / "test.txt").read_text().splitlines())
-    assert 0.3 < scores["ppl"] / 80 ** (pieces / words) < 3
+    assert 0.1 < scores["ppl"] / 80 ** (pieces / words) < 3
 
 
 @pytest.mark.e2e
@@ -220,7 +221,7 @@ def test_the_archive_of_dialogs_is_unpacked(tmp_path: Path, broken: bool) -> Non
         parts["ijcnlp_dailydialog/test.zip"] = b"cut short"
     archive = zipped(tmp_path / "archive.zip", parts)
     copy = f'while [ "$1" != --output ]; do shift; done; cp {tmp_path / "archive.zip"} "$2"'
-    environment = fake(tmp_path / "bin", "curl", copy)
+    environment = with_stand_ins(fake(tmp_path / "bin", "curl", copy))
     environment["KERBS_SHA256"] = hashlib.sha256(archive).hexdigest()
     out = tmp_path / "my R&D out"
     done = started(RECIPES / "dialog_dailydialog" / "prepare.sh", "--out", out, "--size", 80, **environment)
