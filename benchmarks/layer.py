@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from benchmarks import timing
 from kerbs_fairseq.functional.backends import dispatch
+from kerbs_fairseq.functional.backends.base import products_table
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.initialization import initial_senses, map_of
 from kerbs_fairseq.functional.reference import reference_loss
@@ -94,7 +95,11 @@ def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -
 
     def products() -> None:
         vectors = kerbs.vectors
-        by_h, by_s, workspace = torch.empty_like(h), torch.zeros_like(vectors), torch.empty(min(chunk, case.tokens), S)
+        by_h, by_s, workspace = (
+            torch.empty_like(h),
+            torch.zeros_like(vectors),
+            products_table(min(chunk, case.tokens), S, h),
+        )
         with torch.no_grad():
             for i in range(0, case.tokens, chunk):
                 part = h[i : i + chunk]

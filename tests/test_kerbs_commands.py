@@ -157,7 +157,22 @@ def test_hydra_train(text: Path, tmp_path: Path, model: str) -> None:
     assert saved["cfg"]["model"]["kerbs_senses"] == 2
     vectors = saved["model"]["decoder.head.senses.vectors"]
     words = saved["model"]["decoder.embed_tokens.weight"].size(0)
-    assert vectors.size(0) == 4 + 2 * (words - 4)
+    assert vectors.size(0) == 3 + 2 * (words - 3)
+
+
+def test_senses_that_training_did_not_use_are_left_out(pairs: Path, kerbs: Path) -> None:
+    path, options = kerbs / "checkpoint_last.pt", "--beam 2 --max-len-b 8 --gen-subset valid"
+    whole, same, pruned = (
+        generate(pairs, path, f"{options} {more}") for more in ("", "--kerbs-prune 0", "--kerbs-prune 0.6")
+    )
+    hypotheses = [re.findall(r"^H-.*$", output, re.M) for output in (whole, same, pruned)]
+    assert hypotheses[0] == hypotheses[1] != hypotheses[2]
+    (said,) = re.findall(r"--kerbs-prune 0.6 leaves out (\d+) of (\d+) senses \([\d.]+ %\), which had (\S+) of", pruned)
+    assert 0 < int(said[0]) < int(said[1])
+    assert 0 < float(said[2]) <= 0.6
+    for share in ("1", "-0.1", "half"):
+        command = f"fairseq-generate {pairs} --user-dir {PACKAGE} --path {path} --kerbs-prune={share}"
+        refused(command, f"--kerbs-prune {share}: a share of at least 0 and below 1")
 
 
 def test_ema_copies_the_map(pairs: Path, tmp_path: Path) -> None:
@@ -224,7 +239,7 @@ def test_checkpoint_that_does_not_fit(pairs: Path, kerbs: Path, transformer: Pat
             f"--save-dir {folder} --restore-file {folder}/checkpoint_last.pt --max-update 20"
         )
 
-    refused(again(kerbs, "--arch kerbs_", f"{KERBS} --kerbs-senses 2"), "senses of 32 features, the model has")
+    refused(again(kerbs, "--arch kerbs_", f"{KERBS} --kerbs-senses 2"), "senses, the model has")
     refused(again(transformer, "--arch kerbs_", KERBS), "the checkpoint is of a model with another output layer")
 
 

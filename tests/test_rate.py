@@ -344,7 +344,7 @@ def test_other_mistakes_in_reading(tmp_path: Path) -> None:
         ([sheet, folder], "study is a directory: give one folder, or sheets alone"),
         ([sheet, sheet, "--key", key], "occur twice"),
         ([tmp_path / "nowhere.csv", "--key", key], "nowhere.csv cannot be read: No such file"),
-        ([folder, "--key", sheet], "is not a key of kerbs-rate: it is not JSON"),
+        ([folder, "--key", sheet], "the key .*rater_1.csv cannot be read as JSON"),
         ([folder, "--key", tmp_path / "list.json"], "is not a key of kerbs-rate"),
         ([folder, "--key", tmp_path / "changed.json"], "was changed after it was written"),
         ([folder, "--key", tmp_path / "none.json"], "the key .*none.json cannot be read"),

@@ -6,7 +6,7 @@ import pytest
 from commands import PACKAGE
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 
-from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions
+from kerbs_fairseq.plugin.options import PRESETS, KerbsOptions, MosOptions
 
 ROOT = PACKAGE.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,6 +21,7 @@ def test_python_runs(number: int) -> None:
 def test_every_option_is_listed_with_its_default() -> None:
     import argparse
 
+    page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     for options in (KerbsOptions, MosOptions):
         parser = argparse.ArgumentParser()
         gen_parser_from_dataclass(parser, options())
@@ -29,8 +30,14 @@ def test_every_option_is_listed_with_its_default() -> None:
             if not name.startswith(("--kerbs", "--mos")):
                 continue
             assert action.help, f"{name} has no help"
-            assert f"`{name}" in README, f"{name} is not in the README"
-    assert f"| `--kerbs-init-vectors` | `{KerbsOptions().kerbs_init_vectors}` |" in README
+            assert f"`{name}" in page, f"{name} is not in docs/options.md"
+    for name, default in PRESETS["default"].items():
+        shown = [f"{x:g}" if isinstance(x, (int, float)) else f"`{x}`" for x in (default, PRESETS["paper"][name])]
+        assert f"| `--{name.replace('_', '-')}` | {' | '.join(shown)} |" in page, name
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 160
 
 
 def test_links_to_files_are_not_broken() -> None:

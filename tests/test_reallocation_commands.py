@@ -86,12 +86,12 @@ def test_every_process_ends_with_the_same_map(pairs: Path, tmp_path: Path) -> No
         "import atexit, os, sys, torch\n"
         f"sys.path.insert(0, {str(PACKAGE.parent)!r})\n"
         "import kerbs_fairseq\n"
-        "from kerbs_fairseq.plugin import update_hook as reallocation\n"
-        "after_update = reallocation.Reallocation.after_update\n"
+        "from kerbs_fairseq.plugin.update_hook import UpdateHook\n"
+        "after_update = UpdateHook.after_update\n"
         "def watched(self, decoder, optimizer, update):\n"
         "    after_update(self, decoder, optimizer, update)\n"
         f"    torch.save(decoder.head.state_dict(), '{tmp_path}/rank' + os.environ['RANK'] + '.pt')\n"
-        "reallocation.Reallocation.after_update = watched\n"
+        "UpdateHook.after_update = watched\n"
     )
     command = by_two(pairs, twin(SMALL_LSTM), tmp_path / "save", f"{MOVING} --max-update 12 --ddp-backend legacy_ddp")
     run(command.replace(f"--user-dir {PACKAGE}", f"--user-dir {tmp_path}/spy"))
@@ -153,7 +153,7 @@ def test_the_ablations_by_options_alone(pairs: Path, tmp_path: Path) -> None:
     [
         ("--kerbs-move-log {folder}/no/moves.tsv", "moves.tsv: No such file or directory"),
         ("--kerbs-move-log {folder}/old.tsv", "has the moves of another run: choose another file"),
-        ("--kerbs-strategy best", "--kerbs-strategy best: there are idle, paper, released"),
+        ("--kerbs-strategy best", "--kerbs-strategy best: there are idle, loss, paper, released"),
     ],
 )
 def test_mistakes(pairs: Path, tmp_path: Path, options: str, message: str) -> None:
@@ -172,7 +172,7 @@ def test_options_that_contradict_the_checkpoint(pairs: Path, tmp_path: Path) -> 
     train(pairs, twin(SMALL_LSTM), tmp_path, f"{MOVING} --max-update 2")
     for options, message in (
         ("--kerbs-decay 0.5", "the checkpoint's statistics were made with the decay 0.01, not 0.5"),
-        ("--kerbs-max-senses 3", "the checkpoint has a word with 4 senses, the model allows 3"),
+        ("--kerbs-max-senses 3", "the checkpoint has a word with 16 senses, the model allows 3"),
     ):
         refused(
             f"fairseq-train {pairs} --user-dir {PACKAGE} {twin(SMALL_LSTM)} {QUICK} --save-dir {tmp_path} {MOVING} "

@@ -103,9 +103,10 @@ def test_language_model_recipe(tmp_path: Path) -> None:
     scores = json.loads((out / "runs" / "gru-kerbs" / "seed_2" / "scores.json").read_text())
     words = sum(len(line.split()) + 1 for line in (out / "text" / "test.txt").read_text().splitlines())
     assert scores["words"] == words
-    # an untrained model is about as good as a guess among its 80 pieces, several of which make a word
+    # an untrained model is somewhat better than a guess among its 80 pieces, several of which make a word: those that
+    # are frequent start with more senses
     pieces = sum(len(line.split()) + 1 for line in (out / "pieces" / "test.txt").read_text().splitlines())
-    assert 0.3 < scores["ppl"] / 80 ** (pieces / words) < 3
+    assert 0.1 < scores["ppl"] / 80 ** (pieces / words) < 3
 
 
 @pytest.mark.e2e

@@ -343,7 +343,8 @@ def test_a_trained_model_has_every_part(reported: Path, corpus: Path) -> None:
     for sense in words["the"]:
         for sentence, position, _ in sense[5]:
             assert found["sentences"][sentence].split()[position] == "the"
-            assert found["sentences"][sentence].removesuffix(" </s>") in lines
+            shown = found["sentences"][sentence].removesuffix(" </s>")
+            assert shown in lines or "<unk>" in shown
     assert "kerbs-senses" in text
     assert "Left out" not in text.partition("Training curves of transformer")[0].partition("<main>")[0]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 SHARE = 0.005  # of the words that may get a sense in one event, where no threshold says which
-MARGIN = 1.25  # how much more a sense must be worth to its new word than to its old one, to the strategy ``loss``
+MARGIN = 2.0  # how much more a sense must be worth to its new word than to its old one, to the strategy ``loss``
 IDLE = 0.05  # a sense that has less of its word's usage than this is idle, to the strategy of that name
 
 

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from kerbs_fairseq.corpora.lines import raw_lines, write_lines
 from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import new_folder, read_text
+from kerbs_fairseq.runs.files import new_folder, read_json
 
 SETTINGS = "pieces.json"
 TOKENS = ("raw", "moses", "words")
@@ -126,12 +126,12 @@ def settings_of(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} has no {SETTINGS}: it should be a folder that kerbs-corpus pieces wrote")
     try:
-        found = json.loads(read_text(path))
+        found = read_json(path)
         check_languages(found["languages"])
         assert found["tokens"] in TOKENS
         assert all(isinstance(side, str) for side in found["sides"])
     except UserError:
         raise
-    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
         raise UserError(f"{path} is damaged: run kerbs-corpus pieces again") from None
     return found

@@ -19,6 +19,7 @@ from kerbs_fairseq.functional.backends.base import (
     SenseConstants,
     kernel_values,
     norm_and_theta_gradients,
+    products_table,
 )
 from kerbs_fairseq.functional.backends.dispatch import chunk_kernels, chunk_size
 from kerbs_fairseq.functional.kernel import at_least_float32, check_kernel, full_precision
@@ -152,7 +153,7 @@ def over_chunks(batch: Batch, senses: Senses, want_gradients: bool) -> Outputs:
     log_prob, sense_log_prob = features.new_empty(N), features.new_empty(N, senses.index.largest)
     log_prob_sum = features.new_empty(N) if batch.label_smoothing else None
     gradients = GradientSums(batch, senses, constants) if want_gradients else None
-    workspace = features.new_empty(min(batch.chunk, N), S)
+    workspace = products_table(min(batch.chunk, N), S, features)
     for i in range(0, N, batch.chunk):
         at = slice(i, min(i + batch.chunk, N))
         norms = all_norms.chunk(at)

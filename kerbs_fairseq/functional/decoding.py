@@ -5,7 +5,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants
+from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants, products_table
 from kerbs_fairseq.functional.backends.dispatch import chunk_kernels, chunk_size
 from kerbs_fairseq.functional.kernel import at_least_float32, full_precision
 from kerbs_fairseq.functional.types import Senses
@@ -46,4 +46,6 @@ class WordScorer:
     def score(self, features: Tensor) -> Tensor:
         """One chunk: (n, d) → (n, V)."""
         norms = FeatureNorms.of(features, self.senses.kernel)
-        return self.kernels.word_log_probs(features @ self.senses.vectors.t(), norms)
+        vectors = self.senses.vectors
+        D = torch.mm(features, vectors.t(), out=products_table(len(features), len(vectors), features))
+        return self.kernels.word_log_probs(D, norms)

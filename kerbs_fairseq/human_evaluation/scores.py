@@ -1,6 +1,5 @@
 """From filled rating sheets and their key to scores: who gave which response how much."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 from kerbs_fairseq.human_evaluation import cells
 from kerbs_fairseq.human_evaluation.sheet import FORMAT, KEY, checksum
 from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.files import read_json
 
 SCALE = (0, 1, 2)
 SCORE = re.compile(r"([012])(?:[.,]0*)?")
@@ -56,12 +55,7 @@ class Scores(NamedTuple):
 
 def read_key(path: Path) -> dict[str, Any]:
     """The key of a study, unchanged since it was written."""
-    try:
-        key = json.loads(read_text(path, "the key"))
-    except UserError:
-        raise
-    except (ValueError, RecursionError):
-        raise UserError(f"{path} is not a key of kerbs-rate: it is not JSON") from None
+    key = read_json(path, "the key")
     if not isinstance(key, dict) or "kerbs-rate" not in key:
         raise UserError(f"{path} is not a key of kerbs-rate")
     if key["kerbs-rate"] != FORMAT:

@@ -1,6 +1,5 @@
 """What a report says of a training run: its output layer, settings, scores and history, from the files it left."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from kerbs_fairseq.report.history import History, from_checkpoint, read_log
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs.checkpoint import Checkpoint
 from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.files import read_json
 from kerbs_fairseq.runs.logs import read_moves
 
 # what the table of settings shows, from whichever part of fairseq's configuration
@@ -180,12 +179,7 @@ def scores_of(path: Path) -> dict[str, str]:
     """What a recipe wrote beside the checkpoint: names and numbers or texts; parameters are counted by the report."""
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(read_text(path))
-    except UserError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from None
+    found = read_json(path)
     if not isinstance(found, dict):
         raise UserError(f"{path} is not an object of names and scores")
     told = {str(name): value for name, value in found.items() if value is not None and name != "parameters"}

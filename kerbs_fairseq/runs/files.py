@@ -2,13 +2,14 @@
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn, Union
+from typing import Any, NoReturn, Union
 
 from kerbs_fairseq.runs.errors import UserError, reason
 
@@ -29,6 +30,16 @@ def read_text(path: Path, what: str = "") -> str:
         return read_bytes(path, what).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{what} {path} is not UTF-8 (byte {error.start})".lstrip()) from None
+
+
+def read_json(path: Path, what: str = "") -> Any:
+    """The content of a JSON file, called ``what`` in an error."""
+    try:
+        return json.loads(read_text(path, what))
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{what} {path} cannot be read as JSON: {reason(error)}".lstrip()) from None
 
 
 def destination(path: Path, inputs: Iterable[Path] = ()) -> Path:

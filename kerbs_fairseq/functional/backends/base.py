@@ -21,6 +21,9 @@ SMALL_THETA = 0.2  # where both ways to c² φ' are equally good in float32
 NO_ZERO = {torch.float32: 1e-12, torch.float64: 1e-20}
 
 
+ALIGNMENT = 16  # elements
+
+
 class SenseConstants(NamedTuple):
     """What the kernel needs to know of each sense, each (S,); the order is that of cpu.cpp."""
 
@@ -65,6 +68,11 @@ class FeatureNorms(NamedTuple):
     def chunk(self, at: slice) -> "FeatureNorms":
         """Of a chunk of tokens."""
         return FeatureNorms(self.norm[at], self.inverse[at])
+
+
+def products_table(n: int, senses: int, like: Tensor) -> Tensor:
+    """Memory for D (n, senses): rows begin at multiples of 64 bytes, without which products take up to 1.4 times."""
+    return like.new_empty(n, -(-senses // ALIGNMENT) * ALIGNMENT)[:, :senses]
 
 
 class ChunkTotals(NamedTuple):

@@ -1,8 +1,8 @@
 // The chunk kernels of the loss for float32 on a CPU, compiled on the machine they run on. base.py has the formulas,
 // torch.py says the same in torch.
 //
-// D (n, S) are the inner products of n features with S vectors. Per sense: bias = b, half_theta = −θ / (2|w|),
-// minus_inverse = −1/θ, scale = |w| / (2ψ), slope = 1 / (2ψ), theta, w_inverse = 1 / |w|. Per token: h_norm = |h|,
+// D (n, S) are the inner products of n features with S vectors, its rows `stride` apart. Per sense: bias = b,
+// half_theta = −θ / (2|w|), minus_inverse = −1/θ, scale = |w| / (2ψ), slope = 1 / (2ψ), theta, w_inverse = 1 / |w|. Per token: h_norm = |h|,
 // h_inverse = 1 / |h|. k is (K − b) / |h|.
 
 #include <algorithm>
@@ -110,7 +110,8 @@ void row_totals(const float* D, int64_t S, const Senses& s, float h_norm, float 
 
 // The same, and k goes to k (S,), K − top to score (S,), e^(K − top) to x (S,).
 template <int KERNEL>
-void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* k, float* score, float* x,
+void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* k, float* score,
+              float* x,
               float* totals) {
   float top = -INFINITY;
   double total = 0.0, mean = 0.0;
@@ -218,15 +219,17 @@ void row_words(const float* k, const float* score, const float* x, const Index& 
 }
 
 template <int KERNEL>
-void forward(const float* D, int64_t n, int64_t S, const Senses& s, const float* h_norm, const float* h_inverse,
+void forward(const float* D, int64_t n, int64_t S, int64_t stride,
+             const Senses& s, const float* h_norm, const float* h_inverse,
              float* totals) {
 #pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < n; ++i) row_totals<KERNEL>(D + i * S, S, s, h_norm[i], h_inverse[i], totals + i * 5);
+  for (int64_t i = 0; i < n; ++i) row_totals<KERNEL>(D + i * stride, S, s, h_norm[i], h_inverse[i], totals + i * 5);
 }
 
 // With MEAN: totals (n, 5) and log-sum-exps of words; else log P of words.
 template <int KERNEL, bool MEAN>
-void forward_words(const float* D, int64_t n, int64_t S, const Senses& s, const float* h_norm, const float* h_inverse,
+void forward_words(const float* D, int64_t n, int64_t S, int64_t stride,
+                   const Senses& s, const float* h_norm, const float* h_inverse,
                    float* totals, const Index& index, float* word) {
 #pragma omp parallel
   {
@@ -235,7 +238,7 @@ void forward_words(const float* D, int64_t n, int64_t S, const Senses& s, const 
     for (int64_t i = 0; i < n; ++i) {
       float own[5];
       float* of_row = MEAN ? totals + i * 5 : own;
-      row_kept<KERNEL>(D + i * S, S, s, h_norm[i], h_inverse[i], k.data(), score.data(), x.data(), of_row);
+      row_kept<KERNEL>(D + i * stride, S, s, h_norm[i], h_inverse[i], k.data(), score.data(), x.data(), of_row);
       row_words<MEAN>(k.data(), score.data(), x.data(), index, MEAN ? 0.0f : std::log(of_row[1]), total.data(),
                       weighted.data(), word + i * index.n_words, of_row + 3);
     }
@@ -243,7 +246,8 @@ void forward_words(const float* D, int64_t n, int64_t S, const Senses& s, const 
 }
 
 template <int KERNEL, bool SMOOTH>
-void backward(float* D, int64_t n, int64_t S, const Senses& s, const float* h_norm, const float* h_inverse,
+void backward(float* D, int64_t n, int64_t S, int64_t stride,
+              const Senses& s, const float* h_norm, const float* h_inverse,
               const float* top, const float* scale, const float* smooth, const float* word, int64_t V,
               const int32_t* sense_to_word, float* sums) {
   const int64_t blocks = (S + BLOCK - 1) / BLOCK;
@@ -252,7 +256,7 @@ void backward(float* D, int64_t n, int64_t S, const Senses& s, const float* h_no
     const int64_t from = b * BLOCK, size = std::min(S - from, BLOCK);
     float by_F[BLOCK] = {}, by_T[BLOCK] = {}, by_linear[BLOCK] = {}, by_bias[BLOCK] = {};
     for (int64_t i = 0; i < n; ++i) {
-      float* row = D + i * S + from;
+      float* row = D + i * stride + from;
       const float norm = h_norm[i], inverse = h_inverse[i], highest = top[i], share = scale[i];
       const float minus = SMOOTH ? smooth[i] : 0.0f;
       const float* of_word = SMOOTH ? word + i * V : nullptr;
@@ -311,42 +315,47 @@ Senses senses_of(const float* const* c) { return {c[0], c[1], c[2], c[3], c[4], 
 }  // namespace
 
 // totals (n, 5): top, Σ e^(K − top), Σ e^(K − top) k; the other two are left as they are.
-extern "C" void kerbs_forward(int kernel, const float* D, int64_t n, int64_t S, const float* const* constants,
+extern "C" void kerbs_forward(int kernel, const float* D, int64_t n, int64_t S, int64_t stride,
+                              const float* const* constants,
                               const float* h_norm, const float* h_inverse, float* totals) {
   const auto run = kernel == DOT ? forward<DOT> : kernel == PAPER ? forward<PAPER> : forward<RELEASED>;
-  run(D, n, S, senses_of(constants), h_norm, h_inverse, totals);
+  run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, totals);
 }
 
 // Also Σ_words log Σ e^(K − top) and Σ_words Σ P(sense | word) k in totals; word (n, V): log Σ e^(K − top) of each word.
-extern "C" void kerbs_forward_words(int kernel, const float* D, int64_t n, int64_t S, const float* const* constants,
+extern "C" void kerbs_forward_words(int kernel, const float* D, int64_t n, int64_t S, int64_t stride,
+                                    const float* const* constants,
                                     const float* h_norm, const float* h_inverse, float* totals, const int32_t* words,
                                     const int32_t* senses, const int64_t* starts, int64_t V, int64_t rounds,
                                     float* word) {
   const auto run = kernel == DOT     ? forward_words<DOT, true>
                    : kernel == PAPER ? forward_words<PAPER, true>
                                      : forward_words<RELEASED, true>;
-  run(D, n, S, senses_of(constants), h_norm, h_inverse, totals, Index{words, senses, starts, V, rounds}, word);
+  run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, totals, Index{words, senses, starts, V, rounds}, word);
 }
 
 // log_probs (n, V): log P of each word.
-extern "C" void kerbs_word_log_probs(int kernel, const float* D, int64_t n, int64_t S, const float* const* constants,
+extern "C" void kerbs_word_log_probs(int kernel, const float* D, int64_t n, int64_t S, int64_t stride,
+                                     const float* const* constants,
                                      const float* h_norm, const float* h_inverse, const int32_t* words,
                                      const int32_t* senses, const int64_t* starts, int64_t V, int64_t rounds,
                                      float* log_probs) {
   const auto run = kernel == DOT     ? forward_words<DOT, false>
                    : kernel == PAPER ? forward_words<PAPER, false>
                                      : forward_words<RELEASED, false>;
-  run(D, n, S, senses_of(constants), h_norm, h_inverse, nullptr, Index{words, senses, starts, V, rounds}, log_probs);
+  const Index index{words, senses, starts, V, rounds};
+  run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, nullptr, index, log_probs);
 }
 
 // D becomes the gradient by D; sums (4, S) grow by Σ G|h|F, Σ G|h|T, Σ G|h|c where the kernel is linear, and Σ G.
 // G = scale e^(K − top) − smooth P(sense | word), the latter only if word (n, V) is given.
-extern "C" void kerbs_backward(int kernel, float* D, int64_t n, int64_t S, const float* const* constants,
+extern "C" void kerbs_backward(int kernel, float* D, int64_t n, int64_t S, int64_t stride,
+                               const float* const* constants,
                                const float* h_norm, const float* h_inverse, const float* top, const float* scale,
                                const float* smooth, const float* word, int64_t V, const int32_t* sense_to_word,
                                float* sums) {
   auto run = kernel == DOT     ? (word ? backward<DOT, true> : backward<DOT, false>)
              : kernel == PAPER ? (word ? backward<PAPER, true> : backward<PAPER, false>)
                                : (word ? backward<RELEASED, true> : backward<RELEASED, false>);
-  run(D, n, S, senses_of(constants), h_norm, h_inverse, top, scale, smooth, word, V, sense_to_word, sums);
+  run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, top, scale, smooth, word, V, sense_to_word, sums);
 }

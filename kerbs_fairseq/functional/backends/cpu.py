@@ -56,7 +56,9 @@ class CpuKernels:
         return _at(words), _at(jagged_senses), _at(starts), *sizes
 
     def _chunk(self, D: Tensor) -> tuple[Any, ...]:
-        return self.kernel, _at(D), ctypes.c_int64(D.size(0)), ctypes.c_int64(D.size(1)), self.addresses
+        assert D.stride(1) == 1
+        sizes = (ctypes.c_int64(size) for size in (*D.shape, D.stride(0)))
+        return self.kernel, ctypes.c_void_p(D.data_ptr()), *sizes, self.addresses
 
     def forward(self, D: Tensor, norms: FeatureNorms, words: bool) -> ChunkTotals:
         """D is left as it is."""

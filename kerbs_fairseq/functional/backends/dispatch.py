@@ -1,21 +1,74 @@
-"""Which backend to use: the fastest that works where the vectors are."""
+"""Which backend computes the chunk kernels: the fastest that works where the vectors are.
 
+``KERBS_BACKEND=torch``, ``cpu`` or ``triton`` asks for one of them; where that one cannot run it is an error.
+"""
+
+import functools
+import logging
+import os
 from typing import Optional
 
+import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.backends import triton
 from kerbs_fairseq.functional.backends.base import ChunkKernels, SenseConstants
+from kerbs_fairseq.functional.backends.build import native
 from kerbs_fairseq.functional.backends.cpu import CpuKernels, is_compiled
 from kerbs_fairseq.functional.backends.torch import TorchKernels
 from kerbs_fairseq.functional.types import Senses
 
+logger = logging.getLogger(__name__)
+
+BACKENDS = {"torch": TorchKernels, "cpu": CpuKernels, "triton": None}
+VARIABLE = "KERBS_BACKEND"
 CHUNK_ELEMENTS = {"compiled": 2**24, "cpu": 2**22}  # of D: between fast products and tables that stay in the cache
 CHUNK_ELEMENTS_ELSEWHERE = 2**26  # what keeps a GPU busy
 
 
+def backend_of(vectors: Tensor) -> str:
+    """The name of the backend for products with ``vectors`` (S, d)."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked:
+        return forced(asked, vectors)
+    if is_compiled(vectors):
+        return "cpu"
+    if vectors.device.type == "cuda" and vectors.dtype == torch.float32 and _triton_runs(vectors.device):
+        return "triton"
+    return "torch"
+
+
+def forced(asked: str, vectors: Tensor) -> str:
+    """The backend that the environment asks for, or an error that says why it cannot be had."""
+    if asked not in BACKENDS:
+        raise ValueError(f"{VARIABLE}={asked}: there are {', '.join(BACKENDS)}")
+    able, reason = True, ""
+    if asked == "cpu":
+        able, reason = is_compiled(vectors), f"it is for float32 on a CPU; {native().reason}"
+    elif asked == "triton":
+        able, reason = triton.available(vectors.device, vectors.dtype)
+    if not able:
+        raise ValueError(f"{VARIABLE}={asked} cannot be used here: {reason}")
+    return asked
+
+
+@functools.cache
+def _triton_runs(device: torch.device) -> bool:
+    """Whether the Triton kernels run on a GPU; said once if not."""
+    able, reason = triton.available(device)
+    if not able:
+        logger.warning(f"KerBS on {device} runs in plain torch, which is slower: {reason}")
+    return able
+
+
 def chunk_kernels(senses: Senses, constants: Optional[SenseConstants]) -> ChunkKernels:
     """For senses whose floats are all of one dtype."""
-    return CpuKernels(senses, constants) if is_compiled(senses.vectors) else TorchKernels(senses, constants)
+    name = backend_of(senses.vectors)
+    if name == "triton":
+        from kerbs_fairseq.functional.backends.gpu import TritonKernels
+
+        return TritonKernels(senses, constants)
+    return CpuKernels(senses, constants) if name == "cpu" else TorchKernels(senses, constants)
 
 
 def chunk_size(vectors: Tensor) -> int:

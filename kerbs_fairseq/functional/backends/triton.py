@@ -163,6 +163,8 @@ def backward(
     out = D if out is None else out
     if out.shape != D.shape or out.stride(1) != 1 or out.dtype not in DTYPES:
         raise ValueError(f"a gradient {tuple(out.shape)} {out.dtype} of products {tuple(D.shape)}")
+    if sums.shape != (4, S) or not sums.is_contiguous() or (smooth is None) is not (word is None):
+        raise ValueError("sums must be (4, senses), contiguous; smooth and word come together")
     if n == 0:
         return out
     wanted = {"paper": 0b0011, "dot": 0, "released": 0b0111}[constants.kernel] | (0b1000 * constants.has_bias)

@@ -1,0 +1,69 @@
+"""Which backend is chosen, and the whole loss through the Triton kernels, in Triton's interpreter."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+import triton_oracle
+from loss_oracle import assert_close, oracle, problem
+
+from kerbs_fairseq.functional.backends import dispatch
+from kerbs_fairseq.functional.backends import triton as triton_backend
+from kerbs_fairseq.functional.decoding import WordScorer
+from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
+from kerbs_fairseq.functional.words import word_log_probs
+
+needs_triton = pytest.mark.skipif(bool(triton_backend.MISSING), reason=triton_backend.MISSING)
+LOADED = None if triton_backend.MISSING else triton_oracle.load_interpreted()
+
+
+@needs_triton
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_loss_through_triton(monkeypatch: pytest.MonkeyPatch, kernel: str, smoothing: float, bias: bool) -> None:
+    monkeypatch.setenv("KERBS_BACKEND", "triton")
+    p = problem(kernel=kernel, smoothing=smoothing, bias=bias)
+    with triton_oracle.interpreter(LOADED, triton_oracle.SMALL_BLOCKS):
+        assert dispatch.backend_of(p.vectors) == "triton"
+        found = p.solve(chunk=4)
+        log_probs = WordScorer(p.senses)(p.features)
+    assert_close(found, oracle(p), 1e-5)
+    scores = sense_scores(p.features, p.vectors, p.theta, kernel, p.bias)
+    torch.testing.assert_close(log_probs, word_log_probs(scores, p.index), rtol=1e-5, atol=1e-5)
+
+
+def test_the_environment_can_ask_for_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem()
+    results = []
+    for name in ("torch", "cpu") if dispatch.native().library else ("torch",):
+        monkeypatch.setenv("KERBS_BACKEND", name)
+        assert dispatch.backend_of(p.vectors) == name
+        results.append(p.solve())
+    for one in results[1:]:
+        assert_close(one, results[0], 1e-5)
+
+
+def test_a_backend_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem()
+    monkeypatch.setenv("KERBS_BACKEND", "tpu")
+    with pytest.raises(ValueError, match="KERBS_BACKEND=tpu: there are torch, cpu, triton"):
+        p.solve()
+    monkeypatch.setenv("KERBS_BACKEND", "cpu")
+    with pytest.raises(ValueError, match="KERBS_BACKEND=cpu cannot be used here: it is for float32 on a CPU"):
+        replace(p.to(torch.float64)).solve()
+    monkeypatch.setenv("KERBS_BACKEND", "triton")
+    with pytest.raises(ValueError, match="KERBS_BACKEND=triton cannot be used here: "):
+        p.to(torch.float64).solve()
+
+
+def test_a_gpu_without_triton_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(dispatch.triton, "available", lambda *_: (False, "no Triton here"))
+    dispatch._triton_runs.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert not dispatch._triton_runs(torch.device("cuda:0"))
+        assert not dispatch._triton_runs(torch.device("cuda:0"))
+    dispatch._triton_runs.cache_clear()
+    (record,) = caplog.records
+    assert "runs in plain torch, which is slower: no Triton here" in record.getMessage()
