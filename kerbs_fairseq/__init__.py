@@ -7,11 +7,11 @@ Where fairseq cannot be used the reason is kept in ``plugin_fault``. The mathema
 alone, stay importable all the same, and so does ``kerbs-doctor``.
 """
 
-import sys
+from kerbs_fairseq.runs import interrupts
 
-from kerbs_fairseq.runs import errors
+interrupts.watch()
 
-errors.watch_interrupts()
+import sys  # noqa: E402
 
 from kerbs_fairseq import requirements  # noqa: E402
 from kerbs_fairseq.plugin import fairseq_patches as compat  # noqa: E402

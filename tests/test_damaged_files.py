@@ -250,14 +250,15 @@ def test_edited_checkpoints(main: Main, tmp_path: Path, no_plots: None, capsys: 
     path, chance = tmp_path / "edited.pt", random.Random(main.__module__)
     arguments = [path] if main is inspect.main else [path, "-o", tmp_path / "out"]
     for where in EDITED:
-        for value in chance.sample(VALUES, 3):
+        for value in chance.sample(VALUES, 3 if main is inspect.main else 1):  # both read it in the same way
             torch.save(edited(state, where, value), path)
             attempt(main, arguments)
             assert "Traceback" not in capsys.readouterr().err
 
 
-def test_models_of_nan_are_drawn(tmp_path: Path) -> None:
+def test_models_of_nan_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no value is left out of the page, or shown as unknown."""
+    monkeypatch.setattr(report, "save", lambda picture, folder: None)  # the page has the same plots
     data, head = dictionary_folder(tmp_path), "decoder.head."
     broken = {
         head + "senses.theta_raw": torch.full((12,), torch.nan),

@@ -134,7 +134,9 @@ def test_the_scale_and_the_reference_are_explained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["=1+1", "+x", "-x", "@x", "'x", "''", "＝x", "1/2", "12", "3 May", "1e5", "true", "5 %"]
+    "text",
+    ["=1+1", "+x", "-x", "@x", "'x", "''", "＝x", "﹢x", "1/2", "12", "3 May", "1e5", "true", "5 %"]
+    + [f"{c}=1+1" for c in " \t\r\x00\u00a0\u00ad\u200b\u200f\u2028\u2060\u3164\ufe0f\ufeff\U000e0020"],
 )
 def test_cells_that_spreadsheets_would_change(text: str) -> None:
     assert rating_cells.escape(text) == f"'{text}"

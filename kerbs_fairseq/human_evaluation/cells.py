@@ -13,8 +13,10 @@ from pathlib import Path
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_bytes
 
-INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")  # what spreadsheet programs may pass over before a formula
-FORMULA = tuple("=+-@'＝＋－＠")
+# what spreadsheet programs may pass over before a formula: categories, and letters that look like nothing
+INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Zl", "Zp")
+FILLERS = {"\u115f", "\u1160", "\u2800", "\u3164", "\uffa0"}
+FORMULA = tuple("=+-@'")
 LOOKS_LIKE_A_NUMBER = re.compile(
     r"(?:[\W\d_]|e|am|pm|(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)*", re.IGNORECASE
 )
@@ -30,9 +32,9 @@ def shown(line: str) -> str:
 
 def escape(text: str) -> str:
     """``text`` as a cell that no spreadsheet program turns into a formula, a number or a date."""
-    seen = "".join(c for c in text if unicodedata.category(c) not in INVISIBLE).strip()
+    seen = "".join(c for c in text if unicodedata.category(c) not in INVISIBLE and c not in FILLERS).strip()
     number = any(c.isdigit() for c in seen) and LOOKS_LIKE_A_NUMBER.fullmatch(seen)
-    harmless = not text.startswith("'") and not seen.startswith(FORMULA) and not number
+    harmless = not text.startswith("'") and not unicodedata.normalize("NFKC", seen).startswith(FORMULA) and not number
     return text if harmless and seen.lower() not in ("true", "false") else f"'{text}"
 
 

@@ -4,11 +4,12 @@ import contextlib
 import io
 import os
 import re
+import signal
 import sys
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn, TextIO, Union
 
 INTERRUPTED, CLOSED_PIPE = 130, 141  # exit codes, as shells have them: 128 + the number of the signal
 LONGEST_REASON = 300  # characters
@@ -76,29 +77,51 @@ def console(name: str) -> Iterator[None]:
             setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         if isinstance(getattr(sys, stream), io.TextIOWrapper):
             getattr(sys, stream).reconfigure(errors="backslashreplace")
+    handler, interrupts = signal.getsignal(signal.SIGINT), watch_interrupts()
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # fairseq's data sets fail to close what is damaged
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
-    except UserError as problem:
-        raise SystemExit(f"{name}: {lines(problem)}") from None
-    except KeyboardInterrupt:
-        say(f"{name}: interrupted")
-        raise SystemExit(INTERRUPTED) from None
-    except BrokenPipeError:
-        discard(sys.stdout)
-        raise SystemExit(CLOSED_PIPE) from None
-    except OSError as error:
-        discard(sys.stdout)
-        where = "cannot write to the standard output" if error.filename is None else error.filename
-        raise SystemExit(f"{name}: {visible(where)}: {reason(error)}") from None
-    except MemoryError:
-        raise SystemExit(f"{name}: not enough memory") from None
+    except (Exception, KeyboardInterrupt) as error:
+        code = ending(name, KeyboardInterrupt() if interrupts else error)
+        if code is None:
+            raise
+        raise SystemExit(code) from None
     finally:
         if not command_name():  # else until the end of the process
             sys.unraisablehook = hook
+            with contextlib.suppress(ValueError):
+                signal.signal(signal.SIGINT, handler)
+
+
+def ending(name: str, error: BaseException) -> Union[int, str, None]:
+    """The exit code that an exception ends a command with, or the line; None for what is a fault of ours."""
+    if isinstance(error, UserError):
+        return f"{name}: {lines(error)}"
+    if isinstance(error, KeyboardInterrupt):
+        say(f"{name}: interrupted")
+        return INTERRUPTED
+    if isinstance(error, OSError):
+        discard(sys.stdout)
+        where = "cannot write to the standard output" if error.filename is None else visible(error.filename)
+        return CLOSED_PIPE if isinstance(error, BrokenPipeError) else f"{name}: {where}: {reason(error)}"
+    return f"{name}: not enough memory" if isinstance(error, MemoryError) else None
+
+
+def watch_interrupts() -> list[int]:
+    """Let Ctrl-C raise a KeyboardInterrupt, and note it: an import that it hits may make another exception of it."""
+    seen: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(ValueError):  # not the main thread
+        if callable(signal.getsignal(signal.SIGINT)):  # else it is to be ignored
+            signal.signal(signal.SIGINT, interrupt)
+    return seen
 
 
 def lines(problem: UserError) -> str:
@@ -116,18 +139,3 @@ def discard(stream: TextIO) -> None:
     """Send what is still in a stream's buffer nowhere: Python would try to write it again when it ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def watch_interrupts() -> None:
-    """Let Ctrl-C end one of our commands with one line also while it is still importing."""
-    name, before = command_name(), sys.excepthook
-    if not name.startswith("kerbs-"):
-        return
-
-    def hook(kind: type[BaseException], *rest: object) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            say(f"{name}: interrupted")
-        else:
-            before(kind, *rest)  # type: ignore[arg-type]
-
-    sys.excepthook = hook
