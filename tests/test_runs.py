@@ -4,6 +4,7 @@ import argparse
 import builtins
 import contextlib
 import datetime
+import functools
 import importlib
 import os
 import pickle
@@ -315,8 +316,15 @@ def test_an_ascii_terminal() -> None:
 @pytest.mark.e2e
 def test_ctrl_c_while_a_command_is_importing() -> None:
     command = [str(BIN / "kerbs-rate"), "report", "nowhere"]
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # the tests may run in the background
     for _ in range(5):  # on a busy machine it may be over before the signal is sent
-        with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command,
+            env=ENVIRONMENT,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=heed,  # noqa: PLW1509
+        ) as process:
             while b"torch" not in Path(f"/proc/{process.pid}/maps").read_bytes():  # it is in the middle of it
                 time.sleep(0.005)
             process.send_signal(signal.SIGINT)
