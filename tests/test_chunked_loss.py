@@ -27,6 +27,8 @@ from kerbs_fairseq.functional.words import SenseIndex, word_log_probs
 
 all_kernels = pytest.mark.parametrize("kernel", KERNELS)
 smoothings = pytest.mark.parametrize("smoothing", [0.0, 0.1])
+# for what does not depend on it: float64, which has one, and what is decided elsewhere
+no_backend = pytest.mark.parametrize("backend", ["plain"], indirect=True)
 
 
 @pytest.fixture(params=["compiled", "plain"], scope="module", autouse=True)
@@ -73,6 +75,7 @@ def test_the_two_ways_to_the_theta_gradient_meet(theta: float) -> None:
     assert_close(wide.solve(), oracle(wide), 5e-6)  # what the series leaves out, in any precision
 
 
+@no_backend
 @precision
 @pytest.mark.parametrize("theta", THETAS)
 def test_the_fast_kernel_and_its_slope_are_exact_at_every_point(
@@ -108,6 +111,7 @@ def test_asked_twice_it_answers_twice(kernel: str, smoothing: float) -> None:
         torch.testing.assert_close(a, b * 1.5)
 
 
+@no_backend
 @all_kernels
 @smoothings
 def test_gradcheck(kernel: str, smoothing: float) -> None:
@@ -225,6 +229,7 @@ def test_the_chunk_size_changes_nothing(p: Problem, chunk: int) -> None:
     assert_close(p.solve(chunk=chunk), p.solve(chunk=100), 1e-5, floor=1.0)
 
 
+@no_backend
 @given(senses=st.integers(0, 10**8), device=st.sampled_from(["cpu", "meta"]))
 def test_automatic_chunks_shrink_as_senses_grow_and_never_vanish(senses: int, device: str) -> None:
     size = chunk_size(torch.empty(1, device=device).expand(senses))
@@ -352,11 +357,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@no_backend
 @pytest.mark.e2e
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs")
-def test_peak_memory_does_not_grow_with_tokens_times_senses(backend: str) -> None:
-    if backend == "plain":
-        pytest.skip("it has a process of its own, which chooses for itself")
+def test_peak_memory_does_not_grow_with_tokens_times_senses() -> None:
     growth = {}
     for n in (2048, 16384):
         command = [sys.executable, "-c", PEAK, str(n)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kerbs_fairseq.demo import lemma_plots
+from kerbs_fairseq.demo import lemma_plots, lemmas
 from kerbs_fairseq.demo.lemmas import OUTLIERS, gaussian_width, lemma_1, lemma_2, main
 
 seeds = pytest.mark.parametrize("seed", [0, 1])
@@ -33,7 +33,8 @@ def test_the_width_of_a_gaussian_follows_the_outliers(seed: int) -> None:
     assert gaussian_width(0.2, OUTLIERS, seed) < 1.05 * gaussian_width(0.05, OUTLIERS, seed)
 
 
-def test_the_command_prints_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_all_of_them(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lemmas, "train", lambda layer, contexts, words, updates: None)  # tested above
     main(["--seeds", "1"])
     printed = capsys.readouterr().out
     assert printed.count("Lemma") == 3
