@@ -29,6 +29,13 @@ def test_correlation(true: list[int], found: list[int], expected: float) -> None
     assert Comparison(np.array(true), np.array(found)).correlation == pytest.approx(expected)
 
 
+def test_many_senses_are_counted_together() -> None:
+    lines = Comparison(np.array([1, 1, 2]), np.array([1, 16, 5])).table().splitlines()
+    assert lines[0].split()[-3:] == ["4", "more", "mean"]
+    assert [line.split() for line in lines[2:]] == [["1", "2", "1", "0", "0", "0", "1", "8.50"],
+                                                    ["2", "1", "0", "0", "0", "0", "1", "5.00"]]  # fmt: skip
+
+
 def test_table() -> None:
     lines = Comparison(np.array([1, 1, 1, 2]), np.array([1, 1, 3, 2])).table().splitlines()
     assert lines[0].split() == ["true", "senses", "words", "has", "1", "has", "2", "has", "3", "mean"]

@@ -43,6 +43,9 @@ def found_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
     return dict(zip(symbols, torch.bincount(sense_to_word, minlength=len(symbols)).tolist()))
 
 
+COLUMNS = 4  # numbers of senses that are counted each by itself
+
+
 @dataclass
 class Comparison:
     """Two counts of senses for the same words: ``true`` and ``found`` (words,)."""
@@ -63,15 +66,14 @@ class Comparison:
 
     def table(self) -> str:
         """A row for each true number of senses: how many words, and how many senses the model gives them."""
-        most = int(self.found.max())
-        head = (
-            f"{'true senses':<12}{'words':>7}"
-            + "".join(f"{f'has {n}':>7}" for n in range(1, most + 1))
-            + f"{'mean':>7}"
-        )
+        most = min(int(self.found.max()), COLUMNS)
+        more = int(self.found.max()) > most
+        shown = [f"has {n}" for n in range(1, most + 1)] + ["more"] * more
+        head = f"{'true senses':<12}{'words':>7}" + "".join(f"{name:>7}" for name in shown) + f"{'mean':>7}"
         lines = [head, "-" * len(head)]
         for n in np.unique(self.true):
             has = self.found[self.true == n]
             counts = "".join(f"{int((has == m).sum()):7}" for m in range(1, most + 1))
+            counts += f"{int((has > most).sum()):7}" * more
             lines.append(f"{n:<12}{len(has):7}{counts}{has.mean():7.2f}")
         return "\n".join(lines)
