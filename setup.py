@@ -5,10 +5,12 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+PACKAGE = (ROOT / "kerbs_fairseq" / "__init__.py").read_text(encoding="utf-8")
+VERSION = PACKAGE.partition('__version__ = "')[2].partition('"')[0]  # the one place that has it
 
 setup(
     name="kerbs-fairseq",
-    version="0.1.0",
+    version=VERSION,
     description="Kernelized Bayesian Softmax (KerBS) output layers for fairseq's LSTM and Transformer models",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

@@ -16,7 +16,7 @@ import sys  # noqa: E402
 from kerbs_fairseq import requirements  # noqa: E402
 from kerbs_fairseq.plugin import fairseq_patches as compat  # noqa: E402
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 plugin_fault = compat.skip_fault() or requirements.fault()
 
