@@ -164,6 +164,13 @@ def test_released_prefers_frequent_well_predicted_words_above_the_median() -> No
     assert moves[0].sense == int(s.sense_prob.argmin())
 
 
+def test_released_gives_nothing_to_words_at_the_median() -> None:
+    s = replace(world(50), tokens=torch.full((50,), 8.0), prob=torch.full((50,), 4.0))
+    assert policy.released(s) == []
+    s.tokens[7] += 1
+    assert [move.word for move in policy.released(s)] == [7]
+
+
 def test_idle_gives_only_what_is_not_used_to_words_that_use_all() -> None:
     # words 0 and 1 use both senses, 2 uses one, 3 too but has never been seen of late: its numbers are tiny
     s = Situation(

@@ -1,11 +1,12 @@
 """Every kind of twin in the registry: a training step, probabilities that sum to 1, a beam search; or a refusal."""
 
 import argparse
+import math
 from pathlib import Path
 
 import pytest
 import torch
-from fairseq import models
+from fairseq import metrics, models
 from inprocess import (
     ARCHITECTURES,
     LANGUAGE_MODELS,
@@ -292,6 +293,22 @@ def test_sentence_avg_counts_sentences(data_for) -> None:
     sample = batch(by_token)
     assert by_token.criterion(by_token.model, sample)[1] == sample["ntokens"] > 6
     assert by_sentence.criterion(by_sentence.model, sample)[1] == 6
+
+
+def test_losses_are_logged_as_the_stock_criterion_logs_them(data_for) -> None:
+    # in bits: per token, but for the loss that is trained with --sentence-avg
+    outputs = [
+        {"loss": torch.tensor(40.0 * n), "nll_loss": torch.tensor(30.0 * n), "ntokens": 9, "sample_size": 4 * n}
+        for n in (1, 2)
+    ]
+    logged = []
+    for name in ("kerbs_cross_entropy", "label_smoothed_cross_entropy"):
+        run = prepare(data_for("lstm"), "lstm", f"--arch kerbs_lstm --criterion {name} --label-smoothing 0.1")
+        with metrics.aggregate(new_root=True) as values:
+            type(run.criterion).reduce_metrics(outputs)
+        logged.append({key: float(values.get_smoothed_values()[key]) for key in ("loss", "nll_loss", "ppl")})
+    assert logged[0] == logged[1]
+    assert logged[0]["nll_loss"] == pytest.approx(90 / 18 / math.log(2), abs=1e-3)
 
 
 @pytest.mark.parametrize("how", ["random", "uniform", "frequency"])
