@@ -10,7 +10,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.lstm_lm import LSTMLanguageModel
 
-from kerbs_fairseq.plugin import generation
+from kerbs_fairseq.plugin import generation, update_hook
 from kerbs_fairseq.plugin.decoders import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes
 from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions
 from kerbs_fairseq.plugin.refusal import refuse
@@ -141,6 +141,7 @@ def register() -> None:
     if "kerbs_transformer" in models.MODEL_REGISTRY:
         return
     generation.register()
+    update_hook.install()
     for base in SUPPORTED:
         add_twins(base)
     for base in sorted(models.MODEL_REGISTRY):
