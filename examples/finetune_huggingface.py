@@ -1,7 +1,7 @@
 """Fine-tune a causal language model of ``transformers`` with KerBS: ``python examples/finetune_huggingface.py``.
 
 A small GPT-2 is built from a configuration and trained with its own softmax for a while: it stands for a model that you
-load with ``AutoModelForCausalLM.from_pretrained``. Then both output layers get the same further updates. Each word's row
+load with ``from_pretrained``. Then both output layers get the same further updates. Each word's row
 of the head becomes its senses, with a bias of −log n: without noise KerBS predicts what the softmax did.
 """
 

@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT, PACKAGE, pretend
+from commands import BIN, ENVIRONMENT, PACKAGE, pretend
 
 ROOT = PACKAGE.parent
 ABSENT = ("fairseq", "hydra", "omegaconf", "matplotlib", "sentencepiece", "sacrebleu", "scipy", "rich")
@@ -94,6 +94,13 @@ def test_example_for_transformers() -> None:
     assert done.returncode == 0, done.stderr
     start, stock, kerbs = (float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout))
     assert max(stock, kerbs) < start
+
+
+def test_missing_package_is_one_line_that_names_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('gone', name='matplotlib')\n")
+    done = run([str(BIN / "kerbs-report"), "--help"], {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)})
+    expected = 'kerbs-report: matplotlib is not installed: pip install "kerbs-fairseq[report]"\n'
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 REGISTERED = "from fairseq.models import ARCH_MODEL_REGISTRY as r; print('kerbs_transformer' in r)"
