@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+FEW_SENSES = 16  # on a GPU a word with more is summed by several lanes
+
 
 class Group(NamedTuple):
     """Words with about as many senses: ``words`` (n,), and ``senses`` (n, k), −1 where a word has fewer than k."""
@@ -28,6 +30,16 @@ class Jagged(NamedTuple):
     words: Tensor
     senses: Tensor
     starts: tuple[int, ...]
+
+
+class CompressedRows(NamedTuple):
+    """The senses of word i are order[offsets[i] : offsets[i + 1]], as the Triton kernels read them; int32."""
+
+    order: Tensor  # (senses,)
+    offsets: Tensor  # (words + 1,)
+    many: Tensor  # the words with more senses than ``few``: these are summed by several lanes each
+    few: int
+    sense_to_word: Tensor  # (senses,)
 
 
 class SenseIndex:
@@ -68,6 +80,17 @@ class SenseIndex:
     def position(self) -> Tensor:
         """Where each word (words,) stands when the groups are put one behind the other."""
         return torch.argsort(torch.cat([group.words for group in self.groups]))
+
+    def compressed_rows(self, few: int = FEW_SENSES) -> CompressedRows:
+        """With words of more than ``few`` senses listed apart."""
+        many = (self.counts > few).nonzero().squeeze(1)
+        parts = (x.to(torch.int32) for x in (self.order, self.offsets, many))
+        return CompressedRows(*parts, few, self.sense_to_word.to(torch.int32))
+
+    @functools.cached_property
+    def compressed(self) -> CompressedRows:
+        """Made once for a map."""
+        return self.compressed_rows()
 
     @functools.cached_property
     def jagged(self) -> Jagged:

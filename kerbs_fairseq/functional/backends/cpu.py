@@ -13,8 +13,8 @@ from kerbs_fairseq.functional.types import Senses
 
 
 def is_compiled(like: Tensor) -> bool:
-    """Whether tensors such as this one go through the compiled kernels."""
-    return like.device.type == "cpu" and like.dtype == torch.float32 and native().library is not None
+    """Whether products with such a tensor go through the compiled kernels: they are in float32 for half precision too."""
+    return like.device.type == "cpu" and like.dtype != torch.float64 and native().library is not None
 
 
 def _at(x: Optional[Tensor]) -> Optional[ctypes.c_void_p]:
@@ -35,7 +35,7 @@ class CpuKernels:
         assert library is not None
         self.library, self.index, self.kernel = library, senses.index, KERNELS.index(senses.kernel)
         S = len(senses.vectors)
-        self.sums = senses.vectors.new_zeros(4, S)
+        self.sums = torch.zeros(4, S, dtype=torch.float32)
         bias = torch.zeros(S, dtype=torch.float32) if senses.bias is None else senses.bias.detach().contiguous()
         # kept here for as long as the library has their addresses
         self.constants = [bias, *([] if constants is None else [x.contiguous() for x in constants])]

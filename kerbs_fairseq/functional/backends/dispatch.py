@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends import triton
-from kerbs_fairseq.functional.backends.base import ChunkKernels, SenseConstants
+from kerbs_fairseq.functional.backends.base import ChunkKernels, LossKernels, SenseConstants
 from kerbs_fairseq.functional.backends.build import native
 from kerbs_fairseq.functional.backends.cpu import CpuKernels, is_compiled
+from kerbs_fairseq.functional.backends.targets import TargetsApart
 from kerbs_fairseq.functional.backends.torch import TorchKernels
 from kerbs_fairseq.functional.types import Senses
 
@@ -33,7 +34,7 @@ def backend_of(vectors: Tensor) -> str:
         return forced(asked, vectors)
     if is_compiled(vectors):
         return "cpu"
-    if vectors.device.type == "cuda" and vectors.dtype == torch.float32 and _triton_runs(vectors.device):
+    if vectors.device.type == "cuda" and vectors.dtype != torch.float64 and _triton_runs(vectors.device):
         return "triton"
     return "torch"
 
@@ -62,13 +63,24 @@ def _triton_runs(device: torch.device) -> bool:
 
 
 def chunk_kernels(senses: Senses, constants: Optional[SenseConstants]) -> ChunkKernels:
-    """For senses whose floats are all of one dtype."""
+    """For decoding."""
     name = backend_of(senses.vectors)
     if name == "triton":
         from kerbs_fairseq.functional.backends.gpu import TritonKernels
 
-        return TritonKernels(senses, constants)
+        return TritonKernels(senses)
     return CpuKernels(senses, constants) if name == "cpu" else TorchKernels(senses, constants)
+
+
+def loss_kernels(
+    senses: Senses, constants: Optional[SenseConstants], gradient_dtype: Optional[torch.dtype] = None
+) -> LossKernels:
+    """For the loss, with the gradient by D in ``gradient_dtype`` if one is given."""
+    if backend_of(senses.vectors) == "triton":
+        from kerbs_fairseq.functional.backends.gpu import TritonKernels
+
+        return TritonKernels(senses, gradient_dtype)
+    return TargetsApart(chunk_kernels(senses, constants), senses, constants, gradient_dtype)
 
 
 def chunk_size(vectors: Tensor) -> int:
