@@ -23,6 +23,7 @@ class Learned:
 
     vectors: Tensor  # (S, d)
     theta: Tensor  # (S,); 0 for the kernel ``dot``
+    bias: Optional[Tensor]  # (S,); None for a model without
     sense_to_word: Tensor  # (S,)
     usage: Tensor  # (S,)
     kernel: str
@@ -90,13 +91,14 @@ def learned_of(checkpoint: Checkpoint, data: Optional[Path] = None) -> Learned:
     sense_to_word = head[schema.MAP].long()
     S, V = len(sense_to_word), int(sense_to_word.max()) + 1
     options = checkpoint.options("model")
-    raw = head.get(schema.THETA)
+    theta, bias = schema.theta_and_bias(head)
     initial = head.get(schema.INITIAL)
     vocabulary = integer(head.get(schema.VOCABULARY)) or None  # 0: unknown
     words, counts, same = names(V, {**options, **checkpoint.options("task")}, data, vocabulary)
     return Learned(
         vectors=head[schema.VECTORS].float(),
-        theta=torch.zeros(S) if raw is None else theta_of(raw.float() * schema.theta_rate(head), kernel, options),
+        theta=torch.zeros(S) if theta is None else theta_of(theta, kernel, options),
+        bias=bias,
         sense_to_word=sense_to_word,
         usage=head.get(schema.USAGE, torch.zeros(S)).float(),  # none in old checkpoints
         kernel=kernel,
