@@ -349,9 +349,9 @@ def test_a_trained_model_has_every_part(reported: Path, corpus: Path) -> None:
     found = data_of(text)
     words = {word: senses for word, _, senses in found["words"]}
     lines = (corpus / "parallel" / "valid.tgt").read_text().splitlines()
-    assert sum(sense[4] for sense in words["the"]) == sum(line.split().count("the") for line in lines)
+    assert sum(sense[5] for sense in words["the"]) == sum(line.split().count("the") for line in lines)
     for sense in words["the"]:
-        for sentence, position, _ in sense[5]:
+        for sentence, position, _ in sense[6]:
             assert found["sentences"][sentence].split()[position] == "the"
             shown = found["sentences"][sentence].removesuffix(" </s>")
             assert shown in lines or "<unk>" in shown
@@ -386,7 +386,7 @@ def test_every_family_from_half_precision(base: str, joined: Path, text: Path, t
     torch.save(state, path)
     text_of_page = report(path, "--data", folder, "--word", "the", "-o", tmp_path / "out")
     the = next(senses for word, _, senses in data_of(text_of_page)["words"] if word == "the")
-    assert sum(sense[4] for sense in the) > 10
+    assert sum(sense[5] for sense in the) > 10
     assert (tmp_path / "out" / "figures" / "word-the.svg").exists()
     read = [len(part["id"]) for part in Reader(path, folder, "valid").batches(tokens=3)]
     assert sum(read) == 60, "lines that are longer than a batch are read too"
