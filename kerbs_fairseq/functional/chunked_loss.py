@@ -135,9 +135,9 @@ def add_norm_gradient(gradient: Tensor, vectors: Tensor, inverse: Tensor, by_nor
     """
     rows = ROWS if gradient.device.type == "cpu" else 4 * ROWS
     for g, v, i, by in zip(*(x.split(rows) for x in (gradient, vectors, inverse, by_norm))):
-        v = v.to(g.dtype)
-        radial = (g * v).sum(1, keepdim=True) * i
-        g.addcmul_(v, (by - radial) * i)
+        same = v.to(g.dtype)
+        radial = (g * same).sum(1, keepdim=True) * i
+        g.addcmul_(same, (by - radial) * i)
 
 
 def over_chunks(batch: Batch, senses: Senses, want_gradients: bool) -> Outputs:

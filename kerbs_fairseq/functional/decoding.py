@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants, mathematics, products_table
-from kerbs_fairseq.functional.backends.dispatch import chunk_kernels, chunk_size
-from kerbs_fairseq.functional.backends.half_products import as_multiplied, product
+from kerbs_fairseq.functional.backends.dispatch import chunk_size, word_kernels
+from kerbs_fairseq.functional.backends.half_products import product
 from kerbs_fairseq.functional.kernel import at_least_float32, full_precision
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
@@ -31,19 +31,20 @@ class WordScorer:
             kept = keep.nonzero().squeeze(1)
             smaller = SenseIndex(index.sense_to_word[kept], index.n_words)
             order = kept[smaller.jagged.senses]
-        vectors = as_multiplied(senses.vectors.detach(), senses.vectors.detach())[1][order]
-        if vectors.device.type == "cpu":  # converted once here, and not in every step
+        vectors = senses.vectors.detach()[order]
+        if vectors.device.type == "cpu":  # which has no products of halves: converted once here, not in every step
             vectors = at_least_float32(vectors)
         theta, bias = (None if x is None else at_least_float32(x.detach())[order] for x in (senses.theta, senses.bias))
         self.senses = Senses(vectors, theta, bias, SenseIndex(index.sense_to_word[order], index.n_words), senses.kernel)
         with full_precision(vectors.device):
             constants = SenseConstants.of(vectors, theta, senses.kernel)
-            self.kernels = chunk_kernels(self.senses, constants)
+            self.kernels = word_kernels(self.senses, constants)
 
     @torch.no_grad()
     def __call__(self, features: Tensor, chunk: int = 0) -> Tensor:
         """(rows, d) → (rows, V); ``chunk`` rows at a time, 0 chooses."""
-        features = as_multiplied(features, self.senses.vectors)[0]
+        if features.dtype != self.senses.vectors.dtype:
+            features = at_least_float32(features)
         with full_precision(features.device):
             parts = [self.score(part) for part in features.split(chunk or chunk_size(self.senses.vectors))]
         return torch.cat(parts) if len(parts) != 1 else parts[0]
@@ -53,8 +54,9 @@ class WordScorer:
         norms = FeatureNorms.of(features, self.senses.kernel)
         vectors, n = self.senses.vectors, len(features)
         table: Optional[Tensor] = getattr(self._memory, "table", None)
-        if table is None or len(table) < n or table.device != features.device or table.dtype != mathematics(vectors.dtype):
+        dtype = mathematics(vectors.dtype)
+        if table is None or len(table) < n or table.device != features.device or table.dtype != dtype:
             with torch.inference_mode(False):  # made there, it could not be written to elsewhere
-                table = self._memory.table = products_table(n, len(vectors), features)
+                table = self._memory.table = products_table(n, len(vectors), vectors)
         D = product(features, vectors.t(), out=table[:n])
         return self.kernels.word_log_probs(D, norms)
