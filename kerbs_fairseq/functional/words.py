@@ -93,8 +93,7 @@ class SenseIndex:
     def compressed_rows(self, few: int = FEW_SENSES) -> CompressedRows:
         """With words of more than ``few`` senses listed apart."""
         many = (self.counts > few).nonzero().squeeze(1)
-        parts = (x.to(torch.int32) for x in (self.order, self.offsets, many))
-        return CompressedRows(*parts, few, self.sense_to_word.to(torch.int32))
+        return CompressedRows(self.order.int(), self.offsets.int(), many.int(), few, self.sense_to_word.int())
 
     @functools.cached_property
     def compressed(self) -> CompressedRows:
