@@ -160,7 +160,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         decoder, state = _SEARCH.get()
         if decoder is not self or state is None or torch.is_grad_enabled() or self.head.reference:
             return LogProbs.of(self.head.log_prob(features))
-        name = self._get_full_incremental_state_key(SCORER)  # type: ignore[attr-defined]
+        name = self._get_full_incremental_state_key(SCORER)
         if name not in state:
             state[name] = self.head.word_scorer()
         return LogProbs.of(self.head.log_prob(features, state[name]))
