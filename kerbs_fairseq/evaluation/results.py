@@ -84,7 +84,7 @@ def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
         evaluation = text_of(run.folder / "evaluation") or ""
         command = text_of(run.folder / "command") or ""
         options = training.split()
-        rate = options[len(options) - options[::-1].index("--lr")] if "--lr" in options else None
+        rate = next((value for option, value in zip(options[-2::-1], options[::-1]) if option == "--lr"), None)
         lenpen = re.search(r"--lenpen (\S+)", evaluation)
         one = {
             "train": re.sub(r"--seed \d+", "--seed SEED", command.replace("--out OUT", f"--out out/{name}")),

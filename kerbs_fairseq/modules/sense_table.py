@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from kerbs_fairseq.functional.kernel import KERNELS, at_least_float32, bounded, check_kernel, released_theta
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
+from kerbs_fairseq.modules.saved_state import damage
 
 MAP_NAME = "sense_to_word"
 PARAMETERS = ("vectors", "theta_raw", "bias_raw")  # of every sense: rows that move with it
@@ -157,6 +158,9 @@ class SenseTable(nn.Module):
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
         """Why a saved table does not fit into this one, or None; what is not in ``state_dict`` is not looked at."""
+        damaged = damage(state_dict, prefix)
+        if damaged:
+            return damaged
         kernel, bias = (state_dict.get(prefix + name) for name in ("kernel_id", "bias_raw"))
         if kernel is not None and KERNELS[int(kernel)] != self.kernel:
             return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"

@@ -18,7 +18,7 @@ from kerbs_fairseq.plugin.options import resolve
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.tied_input import TiedInput
 from kerbs_fairseq.plugin.update_hook import UpdateHook
-from kerbs_fairseq.runs.checkpoint import fingerprint
+from kerbs_fairseq.runs.checkpoint import fingerprint, integer
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +232,9 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.") or self.head.statistics.misfit(
             state_dict, f"{name}.head.statistics."
         )
-        saved = INPUTS[int(state_dict.get(f"{name}.embed_tokens.choice_id", 0))]
+        choice = state_dict.get(f"{name}.embed_tokens.choice_id", torch.tensor(0))
+        number = integer(choice) if torch.is_tensor(choice) else None
+        saved = dict(enumerate(INPUTS)).get(-1 if number is None else number, "unknown")
         if saved != self.input_choice:
             problem = problem or f"the checkpoint has the input {saved}, the model has {self.input_choice}"
         if problem:
