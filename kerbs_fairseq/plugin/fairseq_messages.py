@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Callable, NamedTuple, Optional
 
 from kerbs_fairseq.plugin.refusal import refuse
-from kerbs_fairseq.runs.errors import command_name, reason, visible
+from kerbs_fairseq.runs.errors import UserError, command_name, reason, visible
 
 PREPROCESS = (
     "a folder that fairseq-preprocess has written is needed, with the languages and the task it was written for"
@@ -103,6 +103,19 @@ def about_training(error: BaseException, path: list[Call]) -> Optional[str]:
     )
 
 
+def about_saving(error: BaseException, path: list[Call]) -> Optional[str]:
+    """A disk that is full, or a folder that cannot be written to."""
+    if through(path, "fairseq.checkpoint_utils", "save_checkpoint") is None or not isinstance(
+        error, (OSError, UserError)
+    ):
+        return None
+    what = reason(error) if isinstance(error, UserError) else str(error)
+    return (
+        f"{what}. Checkpoints that were there are whole: make room (--keep-interval-updates and --no-epoch-checkpoints "
+        "leave fewer), and start the same command again to go on from the last one"
+    )
+
+
 def about_options(error: BaseException, path: list[Call]) -> Optional[str]:
     """What fairseq's commands themselves check, and say well."""
     inner = path[-1] if path else Call("", "", {})
@@ -111,7 +124,7 @@ def about_options(error: BaseException, path: list[Call]) -> Optional[str]:
     return reason(error) if known and of_fairseq and str(error) else None
 
 
-RULES = (about_checkpoints, about_data, about_training, about_options)
+RULES = (about_checkpoints, about_data, about_training, about_saving, about_options)
 
 
 def explained(error: BaseException, traceback: Optional[TracebackType]) -> Optional[str]:

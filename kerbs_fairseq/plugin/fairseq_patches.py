@@ -12,7 +12,7 @@ import warnings
 from importlib import metadata
 from typing import Any, Callable, NamedTuple, Optional
 
-from kerbs_fairseq.plugin import fairseq_messages
+from kerbs_fairseq.plugin import fairseq_messages, whole_checkpoints
 from kerbs_fairseq.plugin.refusal import refuse
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
@@ -255,7 +255,7 @@ FIXES = (
         _always,
         _explain_adaptive_loss,
     ),
-    *(Fix(*fix) for fix in fairseq_messages.FIXES),
+    *(Fix(*fix) for fix in (*fairseq_messages.FIXES, *whole_checkpoints.FIXES)),
 )
 
 
