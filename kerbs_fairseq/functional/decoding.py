@@ -67,3 +67,6 @@ class WordScorer:
                 table = self._memory.table = products_table(n, len(vectors), vectors)
         D = product(features, vectors.t(), out=table[:n])
         return self.kernels.word_log_probs(D, norms)
+
+    def __deepcopy__(self, memo: object) -> "WordScorer":
+        return self  # of the state of a search: it does not change, and cannot be copied

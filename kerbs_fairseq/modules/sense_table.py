@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from kerbs_fairseq.functional.kernel import KERNELS, at_least_float32, bounded, check_kernel, released_theta
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
+from kerbs_fairseq.modules.saved_state import damage
 
 MAP_NAME = "sense_to_word"
 PARAMETERS = ("vectors", "theta_raw", "bias_raw")  # of every sense: rows that move with it
@@ -73,8 +74,7 @@ class SenseTable(nn.Module):
         self.register_buffer("vocabulary", torch.tensor(vocabulary, dtype=torch.int64))
         self.register_buffer("ratio", torch.tensor(round(ratio * UNIT), dtype=torch.int64))
         self.register_buffer("rates", torch.tensor([round(theta_rate * UNIT), round(bias_rate * UNIT)]))
-        self._index: Optional[SenseIndex] = None
-        self._index_is_of: tuple[Any, ...] = ()
+        self._index: Optional[tuple[SenseIndex, Tensor, int]] = None  # one value: threads may share a model
 
     @property
     def theta(self) -> Optional[Tensor]:
@@ -95,15 +95,13 @@ class SenseTable(nn.Module):
     @property
     def index(self) -> SenseIndex:
         """The senses of each word."""
-        now, index = self.sense_to_word, self._index
+        now, kept = self.sense_to_word, self._index
         version = None if now.is_inference() else now._version  # an inference tensor does not count its changes
-        if index is not None and version is not None:
-            of, at_version = self._index_is_of
-            if of is now and at_version == version:
-                return index
+        if kept is not None and kept[1] is now and kept[2] == version:
+            return kept[0]
         with torch.inference_mode(False):  # an index made while evaluating must serve training afterwards
             index = SenseIndex(now.clone(), self.n_words)
-        self._index, self._index_is_of = index, (now, version)
+        self._index = None if version is None else (index, now, version)
         return index
 
     def senses(self) -> Senses:
@@ -127,7 +125,7 @@ class SenseTable(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # the index is not copied along: a copy has a map of its own
-        return {**self.__dict__, "_index": None, "_index_is_of": ()}
+        return {**self.__dict__, "_index": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         problem = self.misfit(state_dict, prefix)
@@ -160,6 +158,9 @@ class SenseTable(nn.Module):
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
         """Why a saved table does not fit into this one, or None; what is not in ``state_dict`` is not looked at."""
+        damaged = damage(state_dict, prefix)
+        if damaged:
+            return damaged
         kernel, bias = (state_dict.get(prefix + name) for name in ("kernel_id", "bias_raw"))
         if kernel is not None and KERNELS[int(kernel)] != self.kernel:
             return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"

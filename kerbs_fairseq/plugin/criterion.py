@@ -58,7 +58,8 @@ class KerbsCrossEntropy(FairseqCriterion):
         if not 0.0 <= label_smoothing < 1.0:
             refuse(f"--label-smoothing {label_smoothing:g}: it must be at least 0 and below 1")
         self.sentence_avg, self.label_smoothing = sentence_avg, label_smoothing
-        logger.info("loss and nll_loss are logged in bits (base 2) per token; ppl is 2^nll_loss")
+        per = "sentence, nll_loss in bits per token" if sentence_avg else "token, nll_loss too"
+        logger.info(f"loss is logged in bits (base 2) per {per}; ppl is 2^nll_loss")
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """fairseq's contract: (loss, sample size, logging output), sums over the batch."""

@@ -12,11 +12,12 @@ from typing import Any, Callable, Optional
 import torch
 from fairseq import metrics
 from fairseq.distributed import utils as distributed
+from fairseq.logging.meters import MetersDict, safe_round
 from fairseq.models.ema.ema import EMA
 from fairseq.tasks import FairseqTask
-from fairseq.logging.meters import MetersDict, safe_round
 from torch import Tensor
 
+from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.allocation.policy import STRATEGIES
 from kerbs_fairseq.allocation.reallocator import Event, Reallocator, check_schedule
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 IDLE = 0.01  # a sense that has less of its word's usage than this is idle
 SHOWN_NUMBERS = 4  # of senses that words have; more are counted together
+WITH_THRESHOLD = ("paper", "idle")  # strategies that go by it
 
 
 @dataclass
@@ -131,6 +133,20 @@ class UpdateHook:
         logger.info("update %d: %d senses moved%s%s", event.update, len(rows), f": {examples}" if rows else "", more)
         if self.move_log is not None and is_first_worker():
             self.move_log.add(rows)
+
+
+def say_if_senses_never_move(model: Any, max_update: float) -> None:
+    """At the start of a training of ``max_update`` updates (0: not known), once: a warning with the reason."""
+    decoder: Any = getattr(model, "decoder", None)
+    hook = getattr(decoder, "update_hook", None)
+    if hook is None or not hook.settings["every"] or not is_first_worker():
+        return
+    settings = {key: hook.settings[key] for key in ("every", "after", "until", "threshold")}
+    if hook.settings["strategy"] not in WITH_THRESHOLD:
+        settings["threshold"] = None
+    reason = obstacle(decoder.head.senses, **settings, max_update=max_update or 0, name=option)
+    if reason:
+        logger.warning(f"senses will never move: {reason}. Change that, or say --kerbs-reallocate-every 0")
 
 
 def option(name: str) -> str:
