@@ -41,6 +41,7 @@ setup(
             "kerbs-evaluate = kerbs_fairseq.evaluation.command:main",
             "kerbs-table = kerbs_fairseq.evaluation.sweep:main",
             "kerbs-average = kerbs_fairseq.cli.average:main",
+            "kerbs-convert = kerbs_fairseq.cli.convert:main",
             "kerbs-doctor = kerbs_fairseq.cli.doctor:main",
             "kerbs-inspect = kerbs_fairseq.inspection.command:main",
             "kerbs-rate = kerbs_fairseq.human_evaluation.command:main",

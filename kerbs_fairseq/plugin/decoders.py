@@ -10,17 +10,17 @@ from torch import Tensor, nn
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
+from kerbs_fairseq.plugin import pretrained
 from kerbs_fairseq.plugin.counts import target_counts
 from kerbs_fairseq.plugin.log_probs import LogProbs, normalized
-from kerbs_fairseq.plugin.options import resolve
+from kerbs_fairseq.plugin.options import StartOptions, resolve
+from kerbs_fairseq.plugin.pretrained import PROJECTIONS
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.tied_input import TiedInput
 from kerbs_fairseq.plugin.update_hook import UpdateHook
 from kerbs_fairseq.runs.checkpoint import fingerprint
 
 logger = logging.getLogger(__name__)
-
-PROJECTIONS = ("output_projection", "fc_out")  # what Transformers and LSTMs call their last matrix
 
 
 class HeadDecoder:
@@ -47,12 +47,16 @@ class HeadDecoder:
         before = set(state_dict)
         state_dict = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         if f"{name}.head.{self.mark}" not in state_dict:
-            refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
+            self.start_from(state_dict, name)
         for projection in PROJECTIONS:  # fairseq puts a shared one back, which this decoder may not have
             key = f"{name}.{projection}.weight"
             if key not in before and getattr(self, projection, None) is None:
                 state_dict.pop(key, None)
         return state_dict
+
+    def start_from(self, state_dict: dict[str, Any], name: str) -> None:
+        """Make a state of this head from that of another output layer, in place, or refuse."""
+        refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
 
 
 def check_shapes(model: nn.Module, state_dict: dict[str, Any]) -> None:
@@ -140,6 +144,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     head: KernelizedBayesianSoftmax
     mark = "senses.vectors"
     update_hook: UpdateHook
+    start_options: StartOptions
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
@@ -160,6 +165,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             self.explain_sharing(args)
         check_options(args, given)
         self.update_hook = UpdateHook.from_options(args, given)
+        self.start_options = StartOptions.of(args)
         counts = target_counts(task, dictionary) if str(args.kerbs_init) == "frequency" else None
         try:
             self.head = KernelizedBayesianSoftmax(
@@ -193,6 +199,10 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         if name is not None:
             delattr(self, name)
         self.tie_input(args)
+
+    def start_from(self, state_dict: dict[str, Any], name: str) -> None:
+        """Take over a stock model's softmax."""
+        pretrained.convert(self, state_dict, name)
 
     def explain_sharing(self, args: Any) -> None:
         """A line for the log: what shared embeddings mean here."""

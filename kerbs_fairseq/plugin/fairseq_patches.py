@@ -174,6 +174,12 @@ def _call_after_updates() -> None:
     FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
 
 
+def _loading_is_explained() -> None:
+    from kerbs_fairseq.plugin import checkpoint_loading
+
+    checkpoint_loading.install()
+
+
 def _explain_adaptive_loss() -> None:
     from fairseq.criterions.adaptive_loss import AdaptiveLoss
 
@@ -246,6 +252,14 @@ FIXES = (
         "move: the step of a task calls it",
         _always,
         _call_after_updates,
+    ),
+    Fix(
+        "checkpoint-errors",
+        "a checkpoint that is damaged or of another output layer ends in a traceback, or in a sentence about "
+        "architectures that hides the reason; it is refused with the reason. A start from a softmax is shown "
+        "the trainer's data",
+        _always,
+        _loading_is_explained,
     ),
     Fix(
         "adaptive-loss",

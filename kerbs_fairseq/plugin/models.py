@@ -7,12 +7,13 @@ from typing import Any, Callable, Optional
 from fairseq import models
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models.bart import BARTModel
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.lstm_lm import LSTMLanguageModel
 
-from kerbs_fairseq.plugin import generation
+from kerbs_fairseq.plugin import generation, pretrained, starting
 from kerbs_fairseq.plugin.decoders import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes
-from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions
+from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions, fill
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.unsupported import REASONS
 
@@ -52,11 +53,22 @@ def twin_of(base: str, prefix: str) -> type:
         @classmethod
         def build_model(cls, args: Any, task: Any) -> Any:
             check_no_adaptive_softmax(args, Base)
+            fill(args, options)
             model = super().build_model(args, task)
             decoder = model.decoder
             decoder.__class__ = decoder_class(type(decoder), head)
+            decoder.of_bart = isinstance(model, BARTModel)
             decoder.build_head(args, task, decoder.dictionary)
             return model
+
+        def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = super().load_state_dict(state_dict, *args, **kwargs)
+            except (RuntimeError, KeyError) as error:  # fairseq looks for names of its own
+                refuse(f"the checkpoint does not fit the architecture: {pretrained.misfit(error)}")
+            if isinstance(self.decoder, KerbsDecoder):
+                starting.finish(self)
+            return result
 
         def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
             super().upgrade_state_dict_named(state_dict, name)  # where fairseq mends what it can, BART's embeddings say

@@ -16,6 +16,7 @@ from kerbs_fairseq.allocation.policy import STRATEGIES
 from kerbs_fairseq.allocation.reallocator import Event, Reallocator, check_schedule
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.sense_table import MAP_NAME, PARAMETERS
+from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.refusal import refuse
 
@@ -36,6 +37,7 @@ class UpdateHook:
     reallocator: Optional[Reallocator] = None
     moved_at_last_event: int = 0
     shown: dict[str, float] = field(default_factory=dict)
+    head_rate: float = 1.0
 
     @classmethod
     def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
@@ -58,7 +60,13 @@ class UpdateHook:
             "split_noise": args.kerbs_split_noise,
             "seed": args.kerbs_seed,
         }
-        return cls(settings, MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None, given)
+        if not 0 < args.kerbs_head_rate < float("inf"):
+            refuse(f"--kerbs-head-rate {args.kerbs_head_rate:g}: it must be above 0")
+        move_log = MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None
+        return cls(settings, move_log, given, head_rate=args.kerbs_head_rate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "reallocator": None}  # which holds the optimizer; made again at the next update
 
     def after_update(self, decoder: Any, optimizer: Any, update: int) -> None:
         """Update number ``update`` has just been made: take in its statistics, and move senses if it is time."""
@@ -213,10 +221,12 @@ def hooked(step: Callable[..., None]) -> Callable[..., None]:
 
     def optimizer_step(self: Any, optimizer: Any, model: Any, update_num: int) -> None:
         scale = amp_scale(optimizer)
-        step(self, optimizer, model, update_num)
         decoder: Any = getattr(model, "decoder", None)
         if getattr(decoder, "update_hook", None) is None:
+            step(self, optimizer, model, update_num)
             return
+        with head_rate.scaled(decoder, optimizer):
+            step(self, optimizer, model, update_num)
         if amp_scale(optimizer) < scale:  # --amp found infinite gradients, made no update, and tries again
             decoder.head.statistics.forget_waiting()
         else:
