@@ -10,12 +10,19 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.bart import BARTModel
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.lstm_lm import LSTMLanguageModel
+from fairseq.tasks.online_backtranslation import OnlineBackTranslationTask
 
-from kerbs_fairseq.plugin import generation, pretrained, starting
-from kerbs_fairseq.plugin.decoders import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes
+from kerbs_fairseq.plugin import generation, pretrained, scripting, starting
+from kerbs_fairseq.plugin.decoders import (
+    HeadDecoder,
+    KerbsDecoder,
+    MosDecoder,
+    check_shapes,
+    decoder_class,
+)
 from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions, fill
 from kerbs_fairseq.plugin.refusal import refuse
-from kerbs_fairseq.plugin.unsupported import REASONS
+from kerbs_fairseq.plugin.unsupported import REASONS, check_output_layer
 
 SUPPORTED = ("transformer", "transformer_align", "bart", "lstm", "transformer_lm", "lstm_lm", "gru_lm")
 LSTM_CUTOFF = "10000,50000,200000"
@@ -23,11 +30,6 @@ HEADS: dict[str, tuple[type[HeadDecoder], type[FairseqDataclass]]] = {
     "kerbs": (KerbsDecoder, KerbsOptions),
     "mos": (MosDecoder, MosOptions),
 }
-
-
-def decoder_class(base: type, head: type) -> type:
-    """The class of a decoder with another output layer."""
-    return type(f"{head.__name__.removesuffix('Decoder')}{base.__name__}", (head, base), {"__module__": __name__})
 
 
 def check_no_adaptive_softmax(args: Any, model: type) -> None:
@@ -44,6 +46,15 @@ def check_no_adaptive_softmax(args: Any, model: type) -> None:
         )
 
 
+def check_task(task: Any) -> None:
+    """Refuse tasks that change a model's output layer after it is built."""
+    if isinstance(task, OnlineBackTranslationTask):
+        refuse(
+            "--task online_backtranslation adds words to the model's last matrix after it is built, and KerBS has "
+            "none: train with the task first, and start a KerBS model for translation from its checkpoint"
+        )
+
+
 def twin_of(base: str, prefix: str) -> type:
     """The model class ``prefix``_``base``."""
     Base = models.MODEL_REGISTRY[base]
@@ -53,9 +64,11 @@ def twin_of(base: str, prefix: str) -> type:
         @classmethod
         def build_model(cls, args: Any, task: Any) -> Any:
             check_no_adaptive_softmax(args, Base)
+            check_task(task)
             fill(args, options)
             model = super().build_model(args, task)
             decoder = model.decoder
+            check_output_layer(decoder)
             decoder.__class__ = decoder_class(type(decoder), head)
             decoder.of_bart = isinstance(model, BARTModel)
             decoder.build_head(args, task, decoder.dictionary)
@@ -79,6 +92,9 @@ def twin_of(base: str, prefix: str) -> type:
             if isinstance(self.decoder, KerbsDecoder):
                 generation.prune(self.decoder.head)
 
+        def __prepare_scriptable__(self) -> Any:
+            return scripting.copied(self, Base) if isinstance(self.decoder, KerbsDecoder) else self
+
         @classmethod
         def add_args(cls, parser: Any) -> None:
             super().add_args(parser)
@@ -88,6 +104,8 @@ def twin_of(base: str, prefix: str) -> type:
     Twin.__name__ = Twin.__qualname__ = f"{prefix.capitalize()}{Base.__name__}"
     Twin.__doc__ = f"{Base.__name__} with another output layer: {head.__doc__}"
     Twin.twin_of, Twin.head_name = base, prefix
+    Twin.__module__ = __name__
+    globals()[Twin.__name__] = Twin  # where pickle looks for it
     return Twin
 
 
@@ -96,7 +114,9 @@ def with_options(base: Optional[type], options: type[FairseqDataclass]) -> Optio
     if base is None:
         return None
     name = f"{options.__name__}{base.__name__}"
-    return dataclass(type(name, (options, base), {"__module__": __name__, "__annotations__": {}}))
+    made: type = dataclass(type(name, (options, base), {"__module__": __name__, "__annotations__": {}}))
+    globals()[name] = made  # where pickle looks for it
+    return made
 
 
 def with_defaults(architecture: Callable[[Any], None], options: type[FairseqDataclass]) -> Callable[[Any], None]:

@@ -5,6 +5,7 @@ word's row becomes its senses, with biases that leave its probability as it was 
 done when the model has been loaded is in plugin/starting.py.
 """
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from kerbs_fairseq.functional import from_softmax
 from kerbs_fairseq.functional.from_softmax import SAME
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.runs.checkpoint import MAP, VOCABULARY, fingerprint
+
+logger = logging.getLogger(__name__)
 
 PROJECTIONS = ("output_projection", "fc_out")  # what Transformers and LSTMs call their last matrix
 
@@ -124,6 +128,28 @@ def drop_mask(decoder: Any, found: Softmax) -> Softmax:
     if len(found.weight) == decoder.head.n_words + 1 and "<mask>" not in decoder.dictionary and is_bart(decoder):
         return found._replace(weight=found.weight[:-1], bias=None if found.bias is None else found.bias[:-1])
     return found
+
+
+def drop_mask_senses(decoder: Any, state: dict[str, Any], prefix: str) -> None:
+    """The same for a KerBS checkpoint, in place: without the senses of ``<mask>`` and what is known of the word."""
+    words, n = state.get(prefix + MAP), decoder.head.n_words
+    if not is_bart(decoder) or words is None or "<mask>" in decoder.dictionary or int(words.max()) != n:
+        return
+    keep = words != n
+    of_words = {"initial_senses", "log_accuracy", "tokens", "prob", "nll"}
+    of_senses = {"vectors", "theta_raw", "bias_raw", "sense_to_word", "usage", "sense_prob"}
+    for key in [key for key in state if key.startswith(prefix)]:
+        last = key.rpartition(".")[2]
+        if last == "map_checksum":
+            state[key] = state[key] * 0
+        elif last in of_senses:
+            state[key] = state[key][keep]
+        elif last in of_words:
+            state[key] = state[key][:n]
+    saved = state.get(prefix + VOCABULARY)
+    if saved is not None and int(saved) == fingerprint([*decoder.dictionary.symbols, "<mask>"]):
+        state[prefix + VOCABULARY] = decoder.head.senses.vocabulary.clone()
+    logger.info("the dictionary has no <mask>: its %d senses are dropped", int((~keep).sum()))
 
 
 def is_bart(decoder: Any) -> bool:
