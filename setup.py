@@ -43,6 +43,7 @@ setup(
             "kerbs-average = kerbs_fairseq.cli.average:main",
             "kerbs-convert = kerbs_fairseq.cli.convert:main",
             "kerbs-doctor = kerbs_fairseq.cli.doctor:main",
+            "kerbs-export = kerbs_fairseq.cli.export:main",
             "kerbs-inspect = kerbs_fairseq.inspection.command:main",
             "kerbs-rate = kerbs_fairseq.human_evaluation.command:main",
             "kerbs-report = kerbs_fairseq.report.command:main",
