@@ -67,8 +67,8 @@ def twin_of(base: str, prefix: str) -> type:
             check_task(task)
             fill(args, options)
             model = super().build_model(args, task)
+            check_output_layer(model)
             decoder = model.decoder
-            check_output_layer(decoder)
             decoder.__class__ = decoder_class(type(decoder), head)
             decoder.of_bart = isinstance(model, BARTModel)
             decoder.build_head(args, task, decoder.dictionary)
