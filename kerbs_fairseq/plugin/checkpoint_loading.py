@@ -10,7 +10,9 @@ from kerbs_fairseq.runs.errors import UserError, reason
 
 
 def install() -> None:
-    """Around fairseq's own functions."""
+    """Around fairseq's own functions: without it a bad checkpoint ends in a traceback, or in a sentence of fairseq's
+    about architectures that hides the reason; and a model that starts from a softmax does not see the data.
+    """
     from fairseq import checkpoint_utils
     from fairseq.models import BaseFairseqModel
     from fairseq.trainer import Trainer

@@ -12,7 +12,7 @@ from fairseq.models.lstm import LSTMModel
 from fairseq.models.lstm_lm import LSTMLanguageModel
 from fairseq.tasks.online_backtranslation import OnlineBackTranslationTask
 
-from kerbs_fairseq.plugin import generation, pretrained, scripting, starting
+from kerbs_fairseq.plugin import checkpoint_loading, generation, pretrained, scripting, starting, update_hook
 from kerbs_fairseq.plugin.decoders import (
     HeadDecoder,
     KerbsDecoder,
@@ -173,6 +173,8 @@ def register() -> None:
     if "kerbs_transformer" in models.MODEL_REGISTRY:
         return
     generation.register()
+    update_hook.install()
+    checkpoint_loading.install()
     for base in SUPPORTED:
         add_twins(base)
     for base in sorted(models.MODEL_REGISTRY):

@@ -65,7 +65,7 @@ def check_output_layer(model: nn.Module) -> None:
     """Refuse a model without a decoder whose output layer is one matrix behind its features."""
     decoder = getattr(model, "decoder", None)
     if decoder is None:
-        refuse(f"{type(model).__name__} has no decoder of its own: it may have one for every pair of languages, or none")
+        refuse(f"{type(model).__name__} has no decoder of its own: it has one for every pair of languages, or none")
     layer = getattr(type(decoder), "output_layer", None)
     if layer is None:
         refuse(

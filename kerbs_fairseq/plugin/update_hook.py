@@ -3,6 +3,7 @@
 It calls :class:`kerbs_fairseq.allocation.reallocator.Reallocator`, with the options, logs and metrics of fairseq.
 """
 
+import functools
 import logging
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
@@ -10,6 +11,8 @@ from typing import Any, Callable, Optional
 import torch
 from fairseq import metrics
 from fairseq.distributed import utils as distributed
+from fairseq.models.ema.ema import EMA
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from kerbs_fairseq.allocation.policy import STRATEGIES
@@ -216,9 +219,32 @@ def log(values: dict[str, float]) -> None:
         metrics.log_scalar(name, value, weight=0, priority=950, round=0 if whole else 4)
 
 
+def install() -> None:
+    """Put the hook behind each update, and let averages of weights (``--store-ema``) follow the moves.
+
+    fairseq has no place for what is to be done once after each update of the parameters: the step of a task calls it.
+    """
+    FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
+    EMA._step_internal = following(EMA._step_internal)
+
+
+def following(step: Callable[..., None]) -> Callable[..., None]:
+    """The update of an EMA. The average of a sense begins again when it moves: its old weights are another word's."""
+
+    @functools.wraps(step)
+    def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
+        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
+        step(self, new_model, updates)
+        for state in (self.model.state_dict(), self.fp32_params) if before else ():
+            follow_moves(state, new_model.state_dict(), before)
+
+    return _step_internal
+
+
 def hooked(step: Callable[..., None]) -> Callable[..., None]:
     """fairseq's ``task.optimizer_step``, with reallocation behind it."""
 
+    @functools.wraps(step)
     def optimizer_step(self: Any, optimizer: Any, model: Any, update_num: int) -> None:
         scale = amp_scale(optimizer)
         decoder: Any = getattr(model, "decoder", None)
