@@ -55,6 +55,8 @@ class Finder(importlib.abc.MetaPathFinder):
 def activate() -> Optional[str]:
     """Patch fairseq and register the plugin with it; the reason where that cannot be, else None."""
     fault: Optional[str] = importlib.import_module(PLUGIN).fault
+    if fault is None:
+        importlib.import_module(f"{PLUGIN}.user_dirs").import_others()
     return fault
 
 

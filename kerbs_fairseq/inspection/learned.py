@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.kernel import KERNELS, released_theta
+from kerbs_fairseq.modules.sense_table import map_damage
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs.checkpoint import Checkpoint, Code, fingerprint, integer, whole
 from kerbs_fairseq.runs.errors import UserError, told
@@ -119,6 +120,9 @@ def sound(checkpoint: Checkpoint) -> dict[str, Tensor]:
     if not head:
         why = {"MoS": "it is a mixture of softmaxes", "softmax": "it has no senses"}[checkpoint.layer]
         raise UserError(f"{path} is not a KerBS model: {why}; train with --arch kerbs_…")
+    damaged = map_damage(head, "senses.")
+    if damaged:
+        raise UserError(f"{path} cannot be used: {damaged}")
     missing = {schema.KERNEL, schema.MAP} - head.keys()
     if missing:
         raise UserError(f"{path} was written by another version: it has no {', '.join(sorted(missing))}")

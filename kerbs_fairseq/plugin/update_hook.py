@@ -22,6 +22,7 @@ from kerbs_fairseq.allocation.policy import STRATEGIES
 from kerbs_fairseq.allocation.reallocator import Event, Reallocator, check_schedule
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.sense_table import MAP_NAME, PARAMETERS
+from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.refusal import refuse
 
@@ -41,6 +42,7 @@ class UpdateHook:
     given: list[str] = field(default_factory=list)
     reallocator: Optional[Reallocator] = None
     shown: "Optional[Shown]" = None
+    head_rate: float = 1.0
 
     @classmethod
     def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
@@ -63,7 +65,13 @@ class UpdateHook:
             "split_noise": args.kerbs_split_noise,
             "seed": args.kerbs_seed,
         }
-        return cls(settings, MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None, given)
+        if not 0 < args.kerbs_head_rate < float("inf"):
+            refuse(f"--kerbs-head-rate {args.kerbs_head_rate:g}: it must be above 0")
+        move_log = MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None
+        return cls(settings, move_log, given, head_rate=args.kerbs_head_rate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "reallocator": None}  # which holds the optimizer; made again at the next update
 
     def after_update(self, decoder: Any, optimizer: Any, update: int) -> None:
         """Update number ``update`` has just been made: take in its statistics, and move senses if it is time."""
@@ -283,10 +291,12 @@ def hooked(step: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(step)
     def optimizer_step(self: Any, optimizer: Any, model: Any, update_num: int) -> None:
         scale = amp_scale(optimizer)
-        step(self, optimizer, model, update_num)
         decoder: Any = getattr(model, "decoder", None)
         if getattr(decoder, "update_hook", None) is None:
+            step(self, optimizer, model, update_num)
             return
+        with head_rate.scaled(decoder, optimizer):
+            step(self, optimizer, model, update_num)
         if amp_scale(optimizer) < scale:  # --amp found infinite gradients, made no update, and tries again
             decoder.head.statistics.forget_waiting()
         else:

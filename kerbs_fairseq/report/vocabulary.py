@@ -42,7 +42,7 @@ def vocabulary(
 ) -> dict[str, Any]:
     """Words by frequency, ``[word, count, senses]``, for the page.
 
-    A sense is ``[θ, bias, share of usage, length, nearest words (their places in the list), times meant, examples]``, an
+    A sense is ``[θ, bias, share of usage, length, nearest words (places in the list), times meant, examples]``, an
     example ``[sentence, word of it, probability]``. ``also`` are words that get their nearest whatever their frequency.
     """
     order = by_frequency(model)
