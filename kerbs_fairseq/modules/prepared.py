@@ -15,7 +15,8 @@ class PreparedSoftmax(nn.Module):
 
     Rows stand by rounds (:class:`~kerbs_fairseq.functional.words.Jagged`): the first sense of every word, then the
     second of the words of ``several``, which have more, and so on. Senses that are not in ``keep`` (S,), a mask, are
-    left out. Products run in the precision of ``vectors``, which may be half; all else in float32, or float64 if the features are.
+    left out. Products run in the precision of ``vectors``, which may be half; all else in float32, or float64 if the
+    features are.
     """
 
     vectors: Tensor  # (S, d)

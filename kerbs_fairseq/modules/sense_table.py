@@ -7,13 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.kernel import KERNELS, at_least_float32, bounded, check_kernel, released_theta
-from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.types import MAP_NAME, UNIT, Senses
 from kerbs_fairseq.functional.words import SenseIndex
 from kerbs_fairseq.modules.saved_state import damage
-
-MAP_NAME = "sense_to_word"
-PARAMETERS = ("vectors", "theta_raw", "bias_raw")  # of every sense: rows that move with it
-UNIT = 1_000_000  # ratio and rates are saved as integers: half precision would round floats
 
 
 def checksum(sense_to_word: Tensor) -> Tensor:
@@ -30,9 +26,9 @@ def checksum(sense_to_word: Tensor) -> Tensor:
 def map_damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
     """What happened to a saved map, or None; a checkpoint of an earlier version has no checksum."""
     saved, now = (state_dict.get(prefix + name) for name in ("map_checksum", MAP_NAME))
-    if saved is None or now is None or not int(saved):
+    if saved is None or now is None or damage(state_dict, prefix):  # which is said as what it is
         return None
-    if not now.is_floating_point() and now.dim() == 1 and int(saved) == int(checksum(now)):
+    if not int(saved) or int(saved) == int(checksum(now)):
         return None
     return (
         "its map from senses to words is not the one that was saved: most likely checkpoints were averaged by a script "

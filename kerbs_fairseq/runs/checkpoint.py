@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.modules.sense_table import MAP_NAME, PARAMETERS, UNIT
+from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS, UNIT
 from kerbs_fairseq.runs.errors import UserError, reason
 from kerbs_fairseq.runs.files import kind_of
 
