@@ -6,6 +6,8 @@
 # make test-python PYTHON=python3.13   the tests with another Python, in an environment of its own
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
+#             DEVICE=cuda: on a GPU, in each precision, against the prediction of docs/performance.md
+# make test-gpu   right on a GPU: errors as multiples of torch's own, repeats equal, nothing that waits
 # make results-table  the tables of README.md and docs/results.md, from the scores in docs/results/
 # make setup  only the environment, in .venv; the others call it when it is missing or out of date
 #
@@ -18,8 +20,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
+DEVICE ?= cpu
 
-.PHONY: help setup test test-all test-python test-install mutants demo bench results-table lint clean
+.PHONY: help setup test test-all test-python test-gpu test-install mutants demo bench results-table lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -47,6 +50,9 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not install" $(ARGS)
 
+test-gpu: $(READY)
+	@KERBS_TEST_DEVICE=cuda $(BIN)/python -m pytest -s tests/test_on_device.py $(ARGS)
+
 test-install: $(READY)
 	$(BIN)/python -m pytest -m install $(ARGS)
 
@@ -62,7 +68,7 @@ demo: $(READY)
 	@$(BIN)/kerbs-demo $(ARGS)
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks --device $(DEVICE) $(ARGS)
 
 results-table: $(READY)
 	@$(BIN)/kerbs-evaluate pages README.md docs/results.md

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, launch, start
+from commands import ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, by_two, launch, start
 
 from kerbs_fairseq import plugin
 from kerbs_fairseq.plugin import fairseq_patches
@@ -175,6 +175,15 @@ def test_ddp_on_cpu(pairs: Path, tmp_path: Path) -> None:
     done = start(command, env=without("ddp-on-cpu"))  # with it: test_distributed_commands
     assert done.returncode != 0
     assert re.search(r"device_ids.*(CPU|device type)", done.stderr, re.S | re.I), done.stderr
+
+
+@pytest.mark.e2e
+def test_ddp_copies(pairs: Path, tmp_path: Path) -> None:
+    """With it: test_distributed_commands, and with KerBS test_reallocation_commands."""
+    options = "--max-update 2 --ddp-backend c10d"
+    done = start(by_two(pairs, SMALL_TRANSFORMER, tmp_path, options), env=without("ddp-copies"))
+    assert done.returncode != 0
+    assert "Expected to have finished reduction" in done.stderr
 
 
 @pytest.mark.parametrize("fp32", [False, True])

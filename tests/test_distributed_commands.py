@@ -32,10 +32,10 @@ def test_two_processes_resume(pairs: Path, tmp_path: Path, fixed: bool) -> None:
 @pytest.mark.parametrize(
     ("model", "updates", "backend"),
     [
-        (SMALL_TRANSFORMER, UPDATES, "legacy_ddp"),
-        (SMALL_LSTM, LSTM_UPDATES, "c10d"),
+        (SMALL_TRANSFORMER, UPDATES, "c10d"),
+        (SMALL_LSTM, LSTM_UPDATES, "legacy_ddp"),
     ],
-    ids=["transformer-legacy_ddp", "lstm-c10d"],
+    ids=["transformer-c10d", "lstm-legacy_ddp"],
 )
 def test_two_processes_equal_one(pairs: Path, tmp_path: Path, model: str, updates: str, backend: str) -> None:
     train(pairs, model, tmp_path / "one", f"{updates} --update-freq 2")

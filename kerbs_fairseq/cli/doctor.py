@@ -56,7 +56,7 @@ def fixes() -> Iterator[str]:
 def entry(name: str, state: str, reason: str) -> Iterator[str]:
     """A fix: name and state on one line, the reason wrapped below."""
     yield f"{name:<20}{state}"
-    yield from textwrap.wrap(reason, WIDTH, initial_indent=" " * 22, subsequent_indent=" " * 22)
+    yield from textwrap.wrap(reason, WIDTH, initial_indent=" " * 22, subsequent_indent=" " * 22, break_on_hyphens=False)
 
 
 class Trial(NamedTuple):

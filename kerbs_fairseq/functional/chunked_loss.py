@@ -23,9 +23,14 @@ from kerbs_fairseq.functional.backends.base import (
 )
 from kerbs_fairseq.functional.backends.dispatch import chunk_size, loss_kernels
 from kerbs_fairseq.functional.backends.half_products import add_product, as_multiplied, gradient_dtype, product
+from kerbs_fairseq.functional.eager import eager
 from kerbs_fairseq.functional.kernel import at_least_float32, check_kernel, full_precision
 from kerbs_fairseq.functional.types import Loss, Senses, Smoothing
 
+NO_SECOND_DERIVATIVES = (
+    "the chunked loss of KerBS has no second derivatives (create_graph=True): use reference_loss, or a layer with "
+    "reference=True (--kerbs-reference), which keeps all scores in memory"
+)
 ROWS = 4096  # of a table that is gone through in parts, to have a small part of it in memory twice
 
 
@@ -135,9 +140,9 @@ def add_norm_gradient(gradient: Tensor, vectors: Tensor, inverse: Tensor, by_nor
     """
     rows = ROWS if gradient.device.type == "cpu" else 4 * ROWS
     for g, v, i, by in zip(*(x.split(rows) for x in (gradient, vectors, inverse, by_norm))):
-        v = v.to(g.dtype)
-        radial = (g * v).sum(1, keepdim=True) * i
-        g.addcmul_(v, (by - radial) * i)
+        same = v.to(g.dtype)
+        radial = (g * same).sum(1, keepdim=True) * i
+        g.addcmul_(same, (by - radial) * i)
 
 
 def over_chunks(batch: Batch, senses: Senses, want_gradients: bool) -> Outputs:
@@ -197,10 +202,11 @@ class _ChunkedLoss(torch.autograd.Function):
         return (loss * batch.weight).sum(), outputs.log_prob, outputs.sense_log_prob
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any, by_loss: Optional[Tensor], by_log_prob: Optional[Tensor], _: None
     ) -> tuple[Optional[Tensor], ...]:
+        if torch.is_grad_enabled():  # create_graph=True: the gradients below would silently be constants
+            raise RuntimeError(NO_SECOND_DERIVATIVES)
         features, vectors, theta, bias = ctx.saved_tensors
         batch, senses = ctx.settings
         batch = batch._replace(features=features)
@@ -219,6 +225,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return (*result, None, None, None)
 
 
+@eager
 def chunked_loss(
     features: Tensor,
     senses: Senses,

@@ -33,12 +33,7 @@ class Jagged(NamedTuple):
     others: Tensor
     starts: tuple[int, ...]
     empty: Tensor
-
-    @property
-    def order(self) -> Tensor:
-        """All senses, in the order in which word sums read them fastest."""
-        there = torch.ones_like(self.first, dtype=torch.bool).index_fill_(0, self.empty, False)
-        return torch.cat([self.first[there], self.others])
+    order: Tensor  # (senses,): the first round, without empty words, and the others: word sums read it fastest
 
 
 class CompressedRows(NamedTuple):
@@ -93,8 +88,7 @@ class SenseIndex:
     def compressed_rows(self, few: int = FEW_SENSES) -> CompressedRows:
         """With words of more than ``few`` senses listed apart."""
         many = (self.counts > few).nonzero().squeeze(1)
-        parts = (x.to(torch.int32) for x in (self.order, self.offsets, many))
-        return CompressedRows(*parts, few, self.sense_to_word.to(torch.int32))
+        return CompressedRows(self.order.int(), self.offsets.int(), many.int(), few, self.sense_to_word.int())
 
     @functools.cached_property
     def compressed(self) -> CompressedRows:
@@ -116,7 +110,8 @@ class SenseIndex:
         starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         others = torch.empty_like(senses)
         others[starts[number] + rank[of_word]] = senses
-        return Jagged(first, words[: int((self.counts > 1).sum())], others, tuple(starts.tolist()), empty)
+        order = torch.cat([first[self.counts > 0], others])
+        return Jagged(first, words[: int((self.counts > 1).sum())], others, tuple(starts.tolist()), empty, order)
 
 
 def pick(scores: Tensor, senses: Tensor) -> Tensor:

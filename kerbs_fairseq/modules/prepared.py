@@ -13,8 +13,8 @@ from kerbs_fairseq.functional.words import SenseIndex
 class PreparedSoftmax(nn.Module):
     """Features (..., d) → log P (..., V), as the layer gave when this was made; it does not see later changes.
 
-    Rows stand by rounds (:class:`~kerbs_fairseq.functional.words.Jagged`): the first sense of every word, in the order
-    of the words, then the second of those that have two, and so on. Senses that are not in ``keep`` (S,), a mask, are
+    Rows stand by rounds (:class:`~kerbs_fairseq.functional.words.Jagged`): the first sense of every word, then the
+    second of the words of ``several``, which have more, and so on. Senses that are not in ``keep`` (S,), a mask, are
     left out. Products run in the precision of ``vectors``, which may be half; all else in float32, or float64 if the
     features are.
     """
@@ -24,8 +24,8 @@ class PreparedSoftmax(nn.Module):
     theta: Tensor  # (S,); 0 where the kernel is the inner product
     scale: Tensor  # (S,): 1 / 2ψ(θ)
     bias: Tensor  # (S,)
-    several: Tensor  # (m,): words with more than one sense, most senses first
-    rounds: list[int]  # where each round begins behind the first, and the end
+    several: Tensor  # the words with more than one sense, most first
+    rounds: list[int]
 
     @torch.no_grad()
     def __init__(self, senses: Senses, keep: Optional[Tensor] = None) -> None:
@@ -33,8 +33,7 @@ class PreparedSoftmax(nn.Module):
         index = senses.index
         kept = torch.arange(len(senses.vectors), device=senses.vectors.device) if keep is None else keep.nonzero()[:, 0]
         smaller = SenseIndex(index.sense_to_word[kept], index.n_words)
-        jagged = smaller.jagged
-        order = kept[jagged.order]
+        order = kept[smaller.jagged.order]
         vectors = senses.vectors.detach()[order]
         exact = vectors if vectors.dtype == torch.float64 else vectors.float()
         zero = torch.zeros_like(exact[:, 0])
@@ -44,8 +43,8 @@ class PreparedSoftmax(nn.Module):
         self.register_buffer("theta", theta)
         self.register_buffer("scale", 0.5 / psi(theta))
         self.register_buffer("bias", zero if senses.bias is None else senses.bias.detach()[order].to(zero))
-        self.register_buffer("several", jagged.several)
-        self.rounds, self.n_words = list(jagged.starts), index.n_words
+        self.register_buffer("several", smaller.jagged.several)
+        self.rounds = [index.n_words + start for start in smaller.jagged.starts]
         self.curved, self.straight_below_0 = senses.kernel != "dot", senses.kernel == "released"
 
     def forward(self, features: Tensor) -> Tensor:
@@ -63,11 +62,10 @@ class PreparedSoftmax(nn.Module):
             scores = scores * factor
         scores = scores + self.bias
         scores = scores - scores.amax(-1, keepdim=True)
-        words, others = scores[..., : self.n_words], scores[..., self.n_words :]
+        words = scores[..., : self.rounds[0]]
         sums = words.index_select(-1, self.several)
         for i in range(len(self.rounds) - 1):
             size = self.rounds[i + 1] - self.rounds[i]
-            more = torch.logaddexp(sums[..., :size], others[..., self.rounds[i] : self.rounds[i + 1]])
+            more = torch.logaddexp(sums[..., :size], scores[..., self.rounds[i] : self.rounds[i + 1]])
             sums = torch.cat([more, sums[..., size:]], -1)
-        words = words.index_copy(-1, self.several, sums)
-        return words - torch.logsumexp(scores, -1, keepdim=True)
+        return words.index_copy(-1, self.several, sums) - torch.logsumexp(scores, -1, keepdim=True)

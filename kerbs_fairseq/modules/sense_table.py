@@ -7,12 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.kernel import KERNELS, at_least_float32, bounded, check_kernel, released_theta
-from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.types import MAP_NAME, UNIT, Senses
 from kerbs_fairseq.functional.words import SenseIndex
-
-MAP_NAME = "sense_to_word"
-PARAMETERS = ("vectors", "theta_raw", "bias_raw")  # of every sense: rows that move with it
-UNIT = 1_000_000  # ratio and rates are saved as integers: half precision would round floats
+from kerbs_fairseq.modules.saved_state import damage
 
 
 def checksum(sense_to_word: Tensor) -> Tensor:
@@ -26,12 +23,12 @@ def checksum(sense_to_word: Tensor) -> Tensor:
     return ((x ^ (x >> 32)).sum() & 0x7FFFFFFF).clamp_min(1)
 
 
-def damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
+def map_damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
     """What happened to a saved map, or None; a checkpoint of an earlier version has no checksum."""
     saved, now = (state_dict.get(prefix + name) for name in ("map_checksum", MAP_NAME))
-    if saved is None or now is None or not int(saved):
+    if saved is None or now is None or damage(state_dict, prefix):  # which is said as what it is
         return None
-    if not now.is_floating_point() and now.dim() == 1 and int(saved) == int(checksum(now)):
+    if not int(saved) or int(saved) == int(checksum(now)):
         return None
     return (
         "its map from senses to words is not the one that was saved: most likely checkpoints were averaged by a script "
@@ -99,9 +96,8 @@ class SenseTable(nn.Module):
         self.register_buffer("vocabulary", torch.tensor(vocabulary, dtype=torch.int64))
         self.register_buffer("ratio", torch.tensor(round(ratio * UNIT), dtype=torch.int64))
         self.register_buffer("rates", torch.tensor([round(theta_rate * UNIT), round(bias_rate * UNIT)]))
+        self._index: Optional[tuple[SenseIndex, Tensor, int]] = None  # one value: threads may share a model
         self.register_buffer("map_checksum", torch.tensor(0, dtype=torch.int64))
-        self._index: Optional[SenseIndex] = None
-        self._index_is_of: tuple[Any, ...] = ()
 
     @property
     def theta(self) -> Optional[Tensor]:
@@ -122,15 +118,13 @@ class SenseTable(nn.Module):
     @property
     def index(self) -> SenseIndex:
         """The senses of each word."""
-        now, index = self.sense_to_word, self._index
+        now, kept = self.sense_to_word, self._index
         version = None if now.is_inference() else now._version  # an inference tensor does not count its changes
-        if index is not None and version is not None:
-            of, at_version = self._index_is_of
-            if of is now and at_version == version:
-                return index
+        if kept is not None and kept[1] is now and kept[2] == version:
+            return kept[0]
         with torch.inference_mode(False):  # an index made while evaluating must serve training afterwards
             index = SenseIndex(now.clone(), self.n_words)
-        self._index, self._index_is_of = index, (now, version)
+        self._index = None if version is None else (index, now, version)
         return index
 
     def senses(self) -> Senses:
@@ -154,7 +148,7 @@ class SenseTable(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # the index is not copied along: a copy has a map of its own
-        return {**self.__dict__, "_index": None, "_index_is_of": ()}
+        return {**self.__dict__, "_index": None}
 
     @torch.no_grad()
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -164,7 +158,7 @@ class SenseTable(nn.Module):
         super()._save_to_state_dict(*args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        problem = damage(state_dict, prefix) or self.misfit(state_dict, prefix)
+        problem = damage(state_dict, prefix) or map_damage(state_dict, prefix) or self.misfit(state_dict, prefix)
         if problem:
             raise SenseTableMisfit(problem)
         self.adapt_to(state_dict, prefix)
@@ -195,6 +189,9 @@ class SenseTable(nn.Module):
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
         """Why a saved table does not fit into this one, or None; what is not in ``state_dict`` is not looked at."""
+        damaged = damage(state_dict, prefix)
+        if damaged:
+            return damaged
         kernel, bias = (state_dict.get(prefix + name) for name in ("kernel_id", "bias_raw"))
         if kernel is not None and KERNELS[int(kernel)] != self.kernel:
             return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"

@@ -80,8 +80,9 @@ class KerbsCrossEntropy(FairseqCriterion):
         if ignore_prefix_size < 0:
             refuse(f"--ignore-prefix-size {ignore_prefix_size}: it must be 0 or more")
         self.sentence_avg, self.label_smoothing = sentence_avg, label_smoothing
+        per = "sentence, nll_loss in bits per token" if sentence_avg else "token, nll_loss too"
+        logger.info(f"loss is logged in bits (base 2) per {per}; ppl is 2^nll_loss")
         self.report_accuracy, self.ignore_prefix_size = report_accuracy, ignore_prefix_size
-        logger.info("loss and nll_loss are logged in bits (base 2) per token; ppl is 2^nll_loss")
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """fairseq's contract: (loss, sample size, logging output), sums over the batch.

@@ -3,14 +3,16 @@
 import contextlib
 import logging
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, Optional
 
+import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
-from kerbs_fairseq.modules.sense_table import damage
+from kerbs_fairseq.modules.sense_table import map_damage
 from kerbs_fairseq.plugin import pretrained, scripting
 from kerbs_fairseq.plugin.counts import target_counts
 from kerbs_fairseq.plugin.log_probs import LogProbs, normalized
@@ -19,9 +21,15 @@ from kerbs_fairseq.plugin.pretrained import PROJECTIONS
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.tied_input import TiedInput
 from kerbs_fairseq.plugin.update_hook import UpdateHook
-from kerbs_fairseq.runs.checkpoint import fingerprint
+from kerbs_fairseq.runs.checkpoint import fingerprint, integer
 
 logger = logging.getLogger(__name__)
+
+SCORER = "kerbs_scorer"
+
+# of the call under way, and not on the modules, which threads may share: whose features are wanted, whose search it is
+_FEATURES_OF: ContextVar[Any] = ContextVar("features_of", default=None)
+_SEARCH: ContextVar[tuple[Any, Any]] = ContextVar("search", default=(None, None))
 
 
 class HeadDecoder:
@@ -33,7 +41,6 @@ class HeadDecoder:
 
     head: nn.Module
     mark: str  # a name that only the state of this head has
-    gives_features = False
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles name the two classes that this one is made of: it is made when a model is built."""
@@ -42,7 +49,7 @@ class HeadDecoder:
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
         """(..., d) → log P (..., words), or the features themselves inside :func:`features_of`."""
-        return features if self.gives_features else self.head_log_prob(features)
+        return features if _FEATURES_OF.get() is self else self.head_log_prob(features)
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
@@ -95,11 +102,11 @@ def check_shapes(model: nn.Module, state_dict: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def features_of(decoder: HeadDecoder) -> Iterator[None]:
     """Within this context the decoder returns features (..., d) in place of log-probabilities."""
-    decoder.gives_features = True
+    before = _FEATURES_OF.set(decoder)
     try:
         yield
     finally:
-        decoder.gives_features = False
+        _FEATURES_OF.reset(before)
 
 
 def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor, Optional[Tensor]]:
@@ -169,9 +176,23 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     update_hook: UpdateHook
     start_options: StartOptions
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the decoder's own; the steps of a search, which share an incremental state, share a word scorer."""
+        before = _SEARCH.set((self, kwargs.get("incremental_state")))
+        try:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            _SEARCH.reset(before)
+
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
-        return LogProbs.of(self.head.log_prob(features))
+        decoder, state = _SEARCH.get()
+        if decoder is not self or state is None or torch.is_grad_enabled() or self.head.reference:
+            return LogProbs.of(self.head.log_prob(features))
+        name = self._get_full_incremental_state_key(SCORER)
+        if name not in state:
+            state[name] = self.head.word_scorer()
+        return LogProbs.of(self.head.log_prob(features, state[name]))
 
     def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
         """What is normalised already is returned as it is."""
@@ -247,14 +268,16 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
         """Refuse a checkpoint with another vocabulary or number of senses."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
-        damaged = damage(state_dict, f"{name}.head.senses.")
+        damaged = map_damage(state_dict, f"{name}.head.senses.")
         if damaged:
             refuse(f"the checkpoint cannot be used: {damaged}")
         pretrained.drop_mask_senses(self, state_dict, f"{name}.head.")
         problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.") or self.head.statistics.misfit(
             state_dict, f"{name}.head.statistics."
         )
-        saved = INPUTS[int(state_dict.get(f"{name}.embed_tokens.choice_id", 0))]
+        choice = state_dict.get(f"{name}.embed_tokens.choice_id", torch.tensor(0))
+        number = integer(choice) if torch.is_tensor(choice) else None
+        saved = dict(enumerate(INPUTS)).get(-1 if number is None else number, "unknown")
         if saved != self.input_choice:
             problem = problem or f"the checkpoint has the input {saved}, the model has {self.input_choice}"
         if problem:

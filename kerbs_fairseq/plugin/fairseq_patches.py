@@ -12,6 +12,7 @@ import warnings
 from importlib import metadata
 from typing import Any, Callable, NamedTuple, Optional
 
+from kerbs_fairseq.plugin import fairseq_messages, whole_checkpoints
 from kerbs_fairseq.plugin.refusal import refuse
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
@@ -135,6 +136,24 @@ def _ddp_on_cpu() -> None:
     distributed_fairseq_model.DistributedDataParallel = DistributedDataParallel
 
 
+def _ddp_ignores_copies() -> None:
+    from fairseq.models import distributed_fairseq_model
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+    from torch.nn.parallel import DistributedDataParallel as Wrapper
+
+    wrap = distributed_fairseq_model.DistributedDataParallel
+
+    def DistributedDataParallel(module: Any, **kwargs: Any) -> Any:  # noqa: N802
+        # a layer's own parameters are those copies, and nothing else; optimizers keep them, as checkpoints have them
+        layers = [(name, x) for name, x in module.named_modules() if isinstance(x, TransformerEncoderLayerBase)]
+        copies = [f"{name}.{copy}" for name, layer in layers for copy in layer._parameters]
+        ignored = [*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *copies]
+        Wrapper._set_params_and_buffers_to_ignore_for_model(module, ignored)
+        return wrap(module, **kwargs)
+
+    distributed_fairseq_model.DistributedDataParallel = DistributedDataParallel
+
+
 def _ema_copies_integers() -> None:
     from fairseq.models.ema.ema import EMA
 
@@ -202,6 +221,14 @@ FIXES = (
         _ddp_on_cpu,
     ),
     Fix(
+        "ddp-copies",
+        "fairseq's Transformer encoder has copies of its weights for its inference kernel as parameters that never get "
+        "a gradient: two processes under --ddp-backend c10d (pytorch_ddp), the default, stop with 'Expected to have "
+        "finished reduction'. DistributedDataParallel leaves them out",
+        _always,
+        _ddp_ignores_copies,
+    ),
+    Fix(
         "ema-integers",
         "--store-ema multiplies every buffer by the decay, also integers such as a map from senses to words: it stops "
         'with "result type Float can\'t be cast to Long". Integers are copied, not averaged',
@@ -215,6 +242,7 @@ FIXES = (
         _always,
         _explain_adaptive_loss,
     ),
+    *(Fix(*fix) for fix in (*fairseq_messages.FIXES, *whole_checkpoints.FIXES)),
 )
 
 

@@ -119,7 +119,14 @@ class GradientWeights(NamedTuple):
     target: Tensor
 
 
-class ChunkKernels(Protocol):
+class WordKernels(Protocol):
+    """The element-wise part of decoding."""
+
+    def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
+        """log P of every word: (n, S) → (n, V)."""
+
+
+class ChunkKernels(WordKernels, Protocol):
     """The element-wise part of the loss, for all chunks of one batch."""
 
     sums: Tensor  # (4, S): Σ_n G times |h|F, times |h| c² φ', times |h| c where the kernel is linear, and times 1
@@ -133,9 +140,6 @@ class ChunkKernels(Protocol):
         G = scale e^(K − top), less smooth P(sense | word) if the totals have words; both (n, 1). The target's own
         senses are not in it.
         """
-
-    def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
-        """log P of every word: (n, S) → (n, V)."""
 
 
 class LossKernels(Protocol):

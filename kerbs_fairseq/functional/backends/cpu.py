@@ -13,7 +13,7 @@ from kerbs_fairseq.functional.types import Senses
 
 
 def is_compiled(like: Tensor) -> bool:
-    """Whether products with such a tensor go through the compiled kernels: they are in float32 for half precision too."""
+    """Whether products with such a tensor go through the compiled kernels: those of halves are in float32 too."""
     return like.device.type == "cpu" and like.dtype != torch.float64 and native().library is not None
 
 

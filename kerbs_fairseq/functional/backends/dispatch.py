@@ -6,22 +6,27 @@
 import functools
 import logging
 import os
-from typing import Optional
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends import triton
-from kerbs_fairseq.functional.backends.base import ChunkKernels, LossKernels, SenseConstants
+from kerbs_fairseq.functional.backends.base import ChunkKernels, LossKernels, SenseConstants, WordKernels
 from kerbs_fairseq.functional.backends.build import native
 from kerbs_fairseq.functional.backends.cpu import CpuKernels, is_compiled
+from kerbs_fairseq.functional.backends.gpu import TritonKernels
 from kerbs_fairseq.functional.backends.targets import TargetsApart
 from kerbs_fairseq.functional.backends.torch import TorchKernels
 from kerbs_fairseq.functional.types import Senses
 
 logger = logging.getLogger(__name__)
 
-BACKENDS = {"torch": TorchKernels, "cpu": CpuKernels, "triton": None}
+BACKENDS: dict[str, Callable[[Senses, Optional[SenseConstants]], ChunkKernels]] = {
+    "torch": TorchKernels,
+    "cpu": CpuKernels,
+}  # and Triton's, which have the targets in them
+NAMES = (*BACKENDS, "triton")
 VARIABLE = "KERBS_BACKEND"
 CHUNK_ELEMENTS = {"compiled": 2**25, "cpu": 2**22}  # of D: between fast products and tables that stay in the cache
 CHUNK_TOKENS = {"compiled": 512}  # more make no product faster
@@ -42,8 +47,8 @@ def backend_of(vectors: Tensor) -> str:
 
 def forced(asked: str, vectors: Tensor) -> str:
     """The backend that the environment asks for, or an error that says why it cannot be had."""
-    if asked not in BACKENDS:
-        raise ValueError(f"{VARIABLE}={asked}: there are {', '.join(BACKENDS)}")
+    if asked not in NAMES:
+        raise ValueError(f"{VARIABLE}={asked}: there are {', '.join(NAMES)}")
     able, reason = True, ""
     if asked == "cpu":
         able, reason = is_compiled(vectors), f"it is for float32 on a CPU; {native().reason}"
@@ -63,25 +68,20 @@ def _triton_runs(device: torch.device) -> bool:
     return able
 
 
-def chunk_kernels(senses: Senses, constants: Optional[SenseConstants]) -> ChunkKernels:
+def word_kernels(senses: Senses, constants: Optional[SenseConstants]) -> WordKernels:
     """For decoding."""
     name = backend_of(senses.vectors)
-    if name == "triton":
-        from kerbs_fairseq.functional.backends.gpu import TritonKernels
-
-        return TritonKernels(senses)
-    return CpuKernels(senses, constants) if name == "cpu" else TorchKernels(senses, constants)
+    return TritonKernels(senses) if name == "triton" else BACKENDS[name](senses, constants)
 
 
 def loss_kernels(
     senses: Senses, constants: Optional[SenseConstants], gradient_dtype: Optional[torch.dtype] = None
 ) -> LossKernels:
     """For the loss, with the gradient by D in ``gradient_dtype`` if one is given."""
-    if backend_of(senses.vectors) == "triton":
-        from kerbs_fairseq.functional.backends.gpu import TritonKernels
-
+    name = backend_of(senses.vectors)
+    if name == "triton":
         return TritonKernels(senses, gradient_dtype)
-    return TargetsApart(chunk_kernels(senses, constants), senses, constants, gradient_dtype)
+    return TargetsApart(BACKENDS[name](senses, constants), senses, constants, gradient_dtype)
 
 
 def chunk_size(vectors: Tensor) -> int:

@@ -19,7 +19,7 @@ class TritonKernels:
     """
 
     def __init__(self, senses: Senses, gradient_dtype: Optional[torch.dtype] = None) -> None:
-        self.index, self.gradient_dtype = senses.index, gradient_dtype
+        self.rows, self.most, self.gradient_dtype = senses.index.compressed, senses.index.largest, gradient_dtype
         self.constants = triton.sense_constants(senses.vectors, senses.theta, senses.bias, senses.kernel)
         self.sums = torch.zeros(4, len(senses.vectors), device=senses.vectors.device)
         self._gradient: Optional[Tensor] = None
@@ -32,15 +32,17 @@ class TritonKernels:
 
     def forward(self, D: Tensor, norms: FeatureNorms, target: Tensor, words: bool) -> ChunkTotals:
         """Keeps the totals for :meth:`backward`, which needs them in the units of the kernels."""
-        chunk, rows = self.chunk(D, norms), self.index.compressed
+        chunk, rows = self.chunk(D, norms), self.rows
         self._target = target.int()
         totals = triton.forward(chunk)
-        own = triton.target_logsumexp(chunk, totals.top, rows, self._target, self.index.largest)
+        own = triton.target_logsumexp(chunk, totals.top, rows, self._target, self.most)
         word = triton.word_logsumexp(chunk, totals.top, rows) if words else None
         self._totals = totals, own, word
         top, total, mean = (x.unsqueeze(1) for x in totals)
-        of_words = (None,) * 3 if word is None else (word.log2, word.lse_sum.unsqueeze(1), word.mean.unsqueeze(1))
-        return ChunkTotals(top * math.log(2), total, mean, *of_words, own.lse.unsqueeze(1), own.scores)
+        found = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
+        if word is None:
+            return found
+        return found._replace(word=word.log2, word_sum=word.lse_sum.unsqueeze(1), word_mean=word.mean.unsqueeze(1))
 
     def backward(
         self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, weights: GradientWeights
@@ -49,21 +51,21 @@ class TritonKernels:
         assert self._totals is not None
         assert self._target is not None
         found, own, word = self._totals
-        scale, smooth, target = (x.flatten().contiguous() for x in weights)
-        smoothed = (None, None) if word is None else (smooth, word)
-        by_norm = triton.norm_gradient(found, scale, own, target, *smoothed)
-        chunk, of_senses = self.chunk(D, norms), self.index.compressed.sense_to_word
-        given = (chunk, found.top, scale, self._target, own, target, of_senses, self.sums, *smoothed)
-        return triton.backward(*given, out=self.gradient_table(D)), by_norm.unsqueeze(1)
+        scale, smooth, weight = (x.flatten().contiguous() for x in weights)
+        smoothed = None if word is None else smooth
+        by_norm = triton.norm_gradient(found, scale, own, weight, smoothed, word)
+        chunk, words, out = self.chunk(D, norms), self.rows.sense_to_word, self.gradient_table(D)
+        dD = triton.backward(chunk, found.top, scale, self._target, own, weight, words, self.sums, smoothed, word, out)
+        return dD, by_norm.unsqueeze(1)
 
     def gradient_table(self, D: Tensor) -> Tensor:
         """Where the gradient by D (n, S) goes: allocated once for all chunks, the first of which is the largest."""
         if self.gradient_dtype is None:
             return D
         if self._gradient is None or len(self._gradient) < len(D):
-            self._gradient = products_table(*D.shape, D, self.gradient_dtype)
+            self._gradient = products_table(len(D), D.size(1), D, self.gradient_dtype)
         return self._gradient[: len(D)]
 
     def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
         """log P of every word, without anything kept: (n, S) → (n, V)."""
-        return triton.word_log_probs(self.chunk(D, norms), self.index.compressed)
+        return triton.word_log_probs(self.chunk(D, norms), self.rows)

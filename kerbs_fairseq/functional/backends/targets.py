@@ -1,4 +1,4 @@
-"""The target's part of the loss and its gradient, for chunk kernels that do not know of targets: plain torch, and the CPU's.
+"""The target's part of the loss and its gradient, for chunk kernels that do not know of targets: torch.py and cpu.py.
 
 The Triton kernels have it inside their own sweep over the senses; see gpu.py.
 """
@@ -57,6 +57,7 @@ class TargetsApart:
         """D becomes its gradient, or a copy in another precision does."""
         own, values = self._own, self._values
         assert values is not None
+        assert totals.target is not None
         assert totals.target_senses is not None
         dD = self.kernels.backward(D, norms, totals, weights.scale, weights.smooth)
         G_own = torch.exp(totals.target_senses - totals.target) * -weights.target
