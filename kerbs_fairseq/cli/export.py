@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
+from torch.jit.frontend import FrontendError
 
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs import files
@@ -39,7 +40,7 @@ def export(checkpoint: schema.Checkpoint, args: argparse.Namespace) -> Exported:
     """Compile the model of a checkpoint with its beam search."""
     from fairseq.sequence_generator import SequenceGenerator
 
-    from kerbs_fairseq.plugin import saved
+    from kerbs_fairseq.plugin import saved, scripting
 
     name = saved.architecture(checkpoint)
     built = saved.build(checkpoint, name, args.data, {})
@@ -54,13 +55,13 @@ def export(checkpoint: schema.Checkpoint, args: argparse.Namespace) -> Exported:
     model = built.model.half() if args.half else built.model.float()
     settings = {"beam_size": args.beam, "max_len_a": args.max_len_a, "max_len_b": args.max_len_b}
     settings |= {"min_len": args.min_len, "len_penalty": args.lenpen}
-    # two: compiling one puts the prepared tables into it
-    eager, other = (SequenceGenerator([model.eval()], built.task.target_dictionary, **settings) for _ in range(2))
+    eager, prepared = (
+        SequenceGenerator([one], built.task.target_dictionary, **settings)
+        for one in (model.eval(), scripting.prepared_model(model))
+    )
     try:
-        scripted = torch.jit.script(other)
-    except UserError:
-        raise
-    except Exception as error:  # whatever the compiler of torch raises
+        scripted = torch.jit.script(prepared)
+    except (RuntimeError, FrontendError) as error:
         raise UserError(
             f"fairseq's own {name.removeprefix('kerbs_')} cannot be compiled together with its beam search by "
             f"TorchScript ({type(error).__name__}: {reason(error)[:100]}); Transformers can"

@@ -50,3 +50,12 @@ def prepared_decoder(decoder: Any) -> Any:
     stock.share_input_output_embed = False
     setattr(stock, decoder.replaced, prepared_head(decoder.head))
     return stock
+
+
+def prepared_model(model: Any) -> Any:
+    """A twin as torch.jit.script sees it: a stock model with prepared tables; any other model as it is."""
+    if not hasattr(model.decoder, "__prepare_scriptable__"):
+        return model
+    stock = model.__prepare_scriptable__()
+    stock._modules["decoder"] = prepared_decoder(model.decoder)
+    return stock
