@@ -164,7 +164,7 @@ def test_mistakes(pairs: Path, tmp_path: Path, options: str, message: str) -> No
         f"--criterion kerbs_cross_entropy --max-update 9 {options.format(folder=tmp_path)}",
         message,
     )
-    assert (tmp_path / "old.tsv").read_text().endswith("5\t1\ta\tb\t0\t0\n")
+    assert (tmp_path / "old.tsv").read_text().endswith("5\t1\n")
     assert [path for path in sorted(tmp_path.iterdir()) if path.name != "save"] == before
 
 
