@@ -3,6 +3,7 @@
 # make test-all   and those that repeat in another shape what others test (some five minutes more)
 # make lint   ruff and mypy
 # make mutants   put seeded faults into a copy, one at a time: a test must catch each (some five minutes)
+# make chaos  kill trainings, fill their disk: none loses anything (some ten minutes; a full disk needs root)
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
 # make results-table  the tables of README.md and docs/results.md, from the scores in docs/results/
@@ -18,7 +19,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: help setup test test-all test-install mutants demo bench results-table lint clean
+.PHONY: help setup test test-all test-install mutants chaos demo bench results-table lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -51,6 +52,9 @@ test-install: $(READY)
 
 mutants: $(READY)
 	@$(BIN)/python tests/mutants $(ARGS)
+
+chaos: $(READY)
+	@$(BIN)/python tests/chaos $(ARGS)
 
 demo: $(READY)
 	@$(BIN)/kerbs-demo $(ARGS)
