@@ -4,8 +4,11 @@
 # make lint   ruff and mypy
 # make mutants   put seeded faults into a copy, one at a time: a test must catch each (some five minutes)
 # make chaos  kill trainings, fill their disk: none loses anything (some ten minutes; a full disk needs root)
+# make test-python PYTHON=python3.13   the tests with another Python, in an environment of its own
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
+#             DEVICE=cuda: on a GPU, in each precision, against the prediction of docs/performance.md
+# make test-gpu   right on a GPU: errors as multiples of torch's own, repeats equal, nothing that waits
 # make results-table  the tables of README.md and docs/results.md, from the scores in docs/results/
 # make setup  only the environment, in .venv; the others call it when it is missing or out of date
 #
@@ -18,8 +21,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
+DEVICE ?= cpu
 
-.PHONY: help setup test test-all test-install mutants chaos demo bench results-table lint clean
+.PHONY: help setup test test-all test-python test-gpu test-install mutants chaos demo bench results-table lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -37,7 +41,7 @@ $(READY): setup.py pyproject.toml requirements/pinned.txt requirements/dev.txt b
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet torch==2.13.0
 	$(PIP) install --quiet --no-warn-conflicts --constraint requirements/pinned.txt \
-	  --editable . --requirement requirements/dev.txt
+	  --editable ".[fairseq,recipes,report,dev]"
 	$(PIP) install --quiet --no-deps fairseq==0.12.2
 	@touch $@
 
@@ -47,8 +51,16 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not install" $(ARGS)
 
+test-gpu: $(READY)
+	@KERBS_TEST_DEVICE=cuda $(BIN)/python -m pytest -s tests/test_on_device.py $(ARGS)
+
 test-install: $(READY)
 	$(BIN)/python -m pytest -m install $(ARGS)
+
+# The environment is kept, named after the version: torch is large.
+test-python:
+	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
+	$(MAKE) test VENV=.venv-$$version PYTHON=$(PYTHON) ARGS="$(ARGS)"
 
 mutants: $(READY)
 	@$(BIN)/python tests/mutants $(ARGS)
@@ -60,7 +72,7 @@ demo: $(READY)
 	@$(BIN)/kerbs-demo $(ARGS)
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks --device $(DEVICE) $(ARGS)
 
 results-table: $(READY)
 	@$(BIN)/kerbs-evaluate pages README.md docs/results.md
@@ -71,4 +83,4 @@ lint: $(READY)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis

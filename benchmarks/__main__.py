@@ -18,17 +18,31 @@ ALL = (
 )
 
 
+def on_gpu(device: str) -> tuple[list[str], ...]:
+    """The layer in each precision, with and without label smoothing; updates and beam search of whole models."""
+    return (
+        ["device", "--device", device],
+        ["device", "--device", device, "--label-smoothing", "0.1"],
+        ["updates", "--options=--fp16"],
+        ["decoding", "--device", device, "--half"],
+    )
+
+
 def main() -> None:
     """Run them, and say at the end which failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("only", nargs="*", help=f"of {', '.join(dict.fromkeys(name for name, *_ in ALL))}")
-    wanted = parser.parse_args().only
-    unknown = set(wanted) - {name for name, *_ in ALL}
+    parser.add_argument(
+        "only", nargs="*", help=f"of {', '.join(dict.fromkeys(name for name, *_ in (*ALL, *on_gpu(''))))}"
+    )
+    parser.add_argument("--device", default="cpu", help="cuda: what there is to measure on a GPU (cpu)")
+    args = parser.parse_args()
+    wanted, listed = args.only, ALL if args.device == "cpu" else on_gpu(args.device)
+    unknown = set(wanted) - {name for name, *_ in listed}
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
     print(", ".join(f"{name} {value}" for name, value in timing.machine().items()), flush=True)
     failed = []
-    for name, *arguments in ALL:
+    for name, *arguments in listed:
         if not wanted or name in wanted:
             print(f"\n== {' '.join([name, *arguments])}", flush=True)
             if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode:

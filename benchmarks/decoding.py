@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options
+from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from benchmarks import models, timing
@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=32, help="in a batch (32)")
     parser.add_argument("--length", type=int, default=20, help="steps of a search (20)")
     parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--device", default="cpu", help="torch's name of the device (cpu)")
+    parser.add_argument("--half", action="store_true", help="models in float16, as fairseq-generate --fp16 has them")
     args = parser.parse_args()
     for model in args.models:
         with tempfile.TemporaryDirectory() as name:
@@ -43,13 +45,17 @@ def main() -> None:
         if args.data:
             tokens = args.sentences * args.length
             (batch,) = itertools.islice(models.real_batches(running["softmax"], "test", tokens), 1)
+        for built in running.values():
+            built.model.to(args.device, torch.float16 if args.half else torch.float32)
+        batch = utils.apply_to_sample(lambda x: x.to(args.device), batch)
         arms = {head: Search(built, args.beam, args.length, batch) for head, built in running.items()}
         times = timing.race(arms, args.rounds)
         title = f"{model}, beam {args.beam}, {batch['nsentences']} sentences, {args.length} steps, {words} words"
         timing.show(f"{title}: time", times, "softmax")
         speeds = {head: 1 / middle for head, (middle, _, _) in timing.ratios(times, "softmax").items()}
         print("  tokens per second: " + ", ".join(f"{head} {speed:.2f}" for head, speed in speeds.items()), flush=True)
-        settings = {"model": model, "words": words, "beam": args.beam, "length": args.length}
+        settings = {"model": model, "words": words, "beam": args.beam, "length": args.length, "device": args.device}
+        settings["half"] = args.half
         settings["sentences"] = batch["nsentences"]
         timing.keep(args.results, "decoding", settings, {"seconds": times})
 

@@ -39,10 +39,10 @@ def synthetic_data(folder: Path, words: int) -> Path:
     return folder
 
 
-def trainer(folder: Path, model: str, head: str, more: str = "") -> Trainer:
+def trainer(folder: Path, model: str, head: str, more: str = "--cpu") -> Trainer:
     """A model and what updates it; ``folder`` holds dictionaries, or a whole preprocessed corpus."""
     prefix, criterion = HEADS[head]
-    command = f"{folder} --arch {prefix}{model} {MODELS[model]} {criterion} --optimizer adam --lr 5e-4 --cpu {more}"
+    command = f"{folder} --arch {prefix}{model} {MODELS[model]} {criterion} --optimizer adam --lr 5e-4 {more}"
     if model != "gru_lm" and (folder / "dict.de.txt").exists():
         command += " --source-lang de --target-lang en"
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command.split()))

@@ -12,6 +12,7 @@ from typing import Any, Callable
 import torch
 
 import kerbs_fairseq
+from kerbs_fairseq import requirements
 from kerbs_fairseq.functional.backends.build import native
 
 RESULTS = Path(__file__).parent / "results.jsonl"
@@ -38,10 +39,19 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "simd": torch.backends.cpu.get_cpu_capability(),
         "passes": "compiled" if native().library else f"plain: {native().reason}",
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        "cuda": torch.version.cuda or torch.version.hip or "",
+        "triton": requirements.version_of("triton") or "",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "kerbs_fairseq": kerbs_fairseq.__version__,
     }
+
+
+def finished() -> None:
+    """Wait for a GPU, if one is in use."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def race(arms: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
@@ -50,8 +60,10 @@ def race(arms: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
     names = list(arms)
     for number in range(rounds + 1):
         for name in names[number % len(names) :] + names[: number % len(names)]:
+            finished()
             began = time.perf_counter()
             arms[name]()
+            finished()
             if number:
                 times[name].append(time.perf_counter() - began)
     return times

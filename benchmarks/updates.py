@@ -24,11 +24,12 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=10000, help="synthetic vocabulary (10000)")
     parser.add_argument("--sentences", type=int, default=128, help="of a synthetic batch (128)")
     parser.add_argument("--length", type=int, default=20, help="of a synthetic sentence (20)")
+    parser.add_argument("--options", default="--cpu", help='of fairseq-train, such as "--fp16" for a GPU ("--cpu")')
     args = parser.parse_args()
     for model in args.models:
         with tempfile.TemporaryDirectory() as name:
             folder = args.data or models.synthetic_data(Path(name), args.words)
-            running = {head: models.trainer(folder, model, head) for head in models.HEADS}
+            running = {head: models.trainer(folder, model, head, args.options) for head in models.HEADS}
         words = len(running["softmax"].task.target_dictionary)
         torch.manual_seed(0)
         if args.data:
@@ -46,6 +47,7 @@ def main() -> None:
         tokens = sum(batch["ntokens"] for part in rounds for batch in part) // sum(map(len, rounds))
         timing.show(f"{model}, updates of {tokens} tokens, {words} words", times, "softmax")
         settings = {"model": model, "words": words, "tokens": tokens, "corpus": "real" if args.data else "made up"}
+        settings["options"] = args.options
         timing.keep(args.results, "updates", settings, {"seconds": times})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import decoding, inputs, layer, memory, timing, updates
+from benchmarks import decoding, device, inputs, layer, memory, timing, updates
 
 SMALL = "--words 60 --sentences 3 --length 4"
 
@@ -30,6 +30,18 @@ def test_layer(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert f"{layer.SOFTMAX} = 1" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="no arm nonsense"):
         run(layer, "--sizes 20 8 30 --arms nonsense", results, monkeypatch)
+
+
+def test_device(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(device, "--device cpu --sizes 20 8 30 --dtypes float32 bfloat16", results, monkeypatch)
+    assert [(line["settings"]["dtype"], line["settings"]["kind"]) for line in lines] == [
+        (dtype, kind) for dtype in ("float32", "bfloat16") for kind in ("training", "decoding")
+    ]
+    assert all("KerBS, 1.5" in line["seconds"] for line in lines)
+    assert "predicted in half precision, 1.5 senses per word:\n  A100      training 1." in capsys.readouterr().out
+    if not device.torch.cuda.is_available():
+        with pytest.raises(SystemExit, match=r"--device cuda: torch .* finds no GPU here"):
+            run(device, "--device cuda", results, monkeypatch)
 
 
 def test_growth_varies_one_size_at_a_time() -> None:

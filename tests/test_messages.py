@@ -48,7 +48,7 @@ def damaged(folder: Path, pairs: Path, model: Path) -> Path:
     [
         ("pairs", "--restore-file BAD/cut.pt", "cut.pt cannot be read as a checkpoint ("),
         ("pairs", "--restore-file BAD/other.pt", "other.pt cannot be read as a checkpoint (KeyError"),
-        ("pairs", "--restore-file MODEL --criterion cross_entropy", "the checkpoint is of a model with another output"),
+        ("pairs", "--restore-file MODEL --criterion cross_entropy", "its optimizer's state has no place for senses"),
         ("BAD/missing", "", "missing: [Errno 2] No such file or directory"),
         ("BAD/nothing", "", "nothing: Could not infer language pair"),
         ("BAD/empty", "", "the data set 'valid' in BAD/empty is empty"),

@@ -57,7 +57,7 @@ def test_what_an_interrupted_run_logged_too_much_is_taken_back(pairs: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("model", "backend"), [(SMALL_TRANSFORMER, "legacy_ddp"), (SMALL_LSTM, "c10d")], ids=["legacy_ddp", "c10d"]
+    ("model", "backend"), [(SMALL_TRANSFORMER, "c10d"), (SMALL_LSTM, "legacy_ddp")], ids=["c10d", "legacy_ddp"]
 )
 def test_two_processes_move_the_same_senses_as_one(pairs: Path, tmp_path: Path, model: str, backend: str) -> None:
     # two half batches an update, in one process or in two

@@ -22,6 +22,7 @@ from triton_oracle import SMALL_BLOCKS, THETAS, Problem, Solution, errors, exact
 
 from kerbs_fairseq.functional.backends import triton as backend
 from kerbs_fairseq.functional.kernel import KERNELS
+from kerbs_fairseq.functional.words import SenseIndex
 
 REASON = backend.MISSING or oracle.too_old()
 needs_triton = pytest.mark.skipif(bool(REASON), reason=REASON)
@@ -74,7 +75,7 @@ def test_every_value_of_the_kernel(kernel: str, thetas: tuple[float, ...], withi
     S, h_norm, one = len(c), torch.tensor([2.5e-4]), torch.ones(1)
     vectors = torch.stack([c, (1 - c * c).clamp_min(0).sqrt()], 1) * 1.7
     D = h_norm * vectors[:, 0].unsqueeze(0)
-    constants, words = backend.sense_constants(vectors, theta, None, kernel), backend.Words.of(torch.arange(S), S)
+    constants, words = backend.sense_constants(vectors, theta, None, kernel), SenseIndex(torch.arange(S), S).compressed
     chunk = backend.Chunk(D.clone(), h_norm, 1 / h_norm, constants)
     target, sums = torch.zeros(1, dtype=torch.int32), torch.zeros(4, S)
     top = backend.forward(chunk).top
@@ -188,7 +189,7 @@ def test_repeats_are_equal_and_sums_grow() -> None:
     once, again = solve(p, decode=False), solve(p, decode=False)
     assert all(torch.equal(a, b) for a, b in zip(once, again))
     constants = backend.sense_constants(p.vectors, p.theta, p.bias, p.kernel)
-    words, target, one = backend.Words.of(p.sense_to_word, p.n_words), p.target.int(), torch.ones(9)
+    words, target, one = SenseIndex(p.sense_to_word, p.n_words).compressed, p.target.int(), torch.ones(9)
     norm = p.features.norm(dim=1)
     found = []
     for start in (torch.zeros(4, constants.S), torch.full((4, constants.S), 64.0)):
@@ -219,7 +220,7 @@ def test_nothing_else_is_written(padding: int) -> None:
     assert padding == 0 or S + padding == backend.padded(S)
     D.copy_(p.features @ p.vectors.t())
     norm, order, target, one = p.features.norm(dim=1), p.sense_to_word.int(), p.target.int(), torch.ones(n)
-    words = backend.Words.of(p.sense_to_word, V)
+    words = SenseIndex(p.sense_to_word, V).compressed
     chunk = backend.Chunk(D, norm, 1 / norm, backend.sense_constants(p.vectors, p.theta, p.bias))
     totals = backend.forward(chunk)
     sums, log_probs = guarded(4, S, S), guarded(n, V, V)
@@ -241,7 +242,7 @@ def test_default_blocks_and_half_log_probs() -> None:
     with mock.patch.dict(backend.BLOCKS, DEFAULT_BLOCKS):
         assert_close(p)
         norm = p.features.norm(dim=1)
-        D, words = p.features @ p.vectors.t(), backend.Words.of(p.sense_to_word, p.n_words)
+        D, words = p.features @ p.vectors.t(), SenseIndex(p.sense_to_word, p.n_words).compressed
         chunk = backend.Chunk(D, norm, 1 / norm, backend.sense_constants(p.vectors, p.theta, p.bias))
         half = backend.word_log_probs(chunk, words, out=torch.empty(3, p.n_words, dtype=FLOAT16))
         torch.testing.assert_close(half, backend.word_log_probs(chunk, words).half())
@@ -331,7 +332,7 @@ def test_what_is_no_number_shows(kernel: str, value: float) -> None:
     theta = p.theta if kernel == "released" else torch.full_like(p.theta, 2.0)
     constants = backend.sense_constants(p.vectors, theta, p.bias, kernel)
     norm, D = p.features.norm(dim=1), p.features @ p.vectors.t()
-    words, where = backend.Words.of(p.sense_to_word, p.n_words), int(D[1].argmin())
+    words, where = SenseIndex(p.sense_to_word, p.n_words).compressed, int(D[1].argmin())
     D[1, where] = value
     chunk = backend.Chunk(D, norm, 1 / norm, constants)
     totals = backend.forward(chunk)
@@ -369,7 +370,7 @@ def test_wrong_products_are_refused() -> None:
     with pytest.raises(ValueError, match="for 3 senses"):
         backend.forward(backend.Chunk(torch.ones(3, 2).t(), one, one, constants))
     chunk, word = backend.Chunk(torch.ones(2, 3), one, one, constants), torch.zeros(3, dtype=torch.int32)
-    words, target = backend.Words.of(word.long(), 1), word[:2]
+    words, target = SenseIndex(word.long(), 1).compressed, word[:2]
     targets = backend.target_logsumexp(chunk, backend.forward(chunk).top, words, target)
     given = (chunk, one, one, target, targets, one, word)
     with pytest.raises(ValueError, match="sums must be"):

@@ -20,6 +20,7 @@ from kerbs_fairseq.functional.backends import triton as backend
 from kerbs_fairseq.functional.kernel import TINY
 from kerbs_fairseq.functional.kernel import psi as plain_psi
 from kerbs_fairseq.functional.kernel import psi_prime as plain_psi_prime
+from kerbs_fairseq.functional.words import SenseIndex
 
 SOURCE = Path(backend.__file__).with_name("triton_kernels.py")
 THETAS = (0.0, 1e-8, -1e-8, 1e-4, -1e-4, 0.1, -0.1, 1.0, -1.0, 8.0, -8.0)
@@ -245,7 +246,7 @@ def solve(
     norm = h.norm(dim=1)
     inverse = norm.clamp_min(TINY).reciprocal()
     constants = backend.sense_constants(p.vectors, None if p.kernel == "dot" else p.theta, p.bias, p.kernel)
-    words = backend.Words.of(p.sense_to_word, p.n_words, few)
+    words = SenseIndex(p.sense_to_word, p.n_words).compressed_rows(few)
     D = padded_chunk(n, S, dtype, pad)
     D.copy_(h @ W.t())
     chunk = backend.Chunk(D, norm, inverse, constants)

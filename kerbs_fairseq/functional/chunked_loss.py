@@ -12,19 +12,25 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends.base import (
-    ChunkKernels,
     ChunkTotals,
     FeatureNorms,
-    KernelValues,
+    GradientWeights,
+    LossKernels,
     SenseConstants,
-    kernel_values,
+    mathematics,
     norm_and_theta_gradients,
     products_table,
 )
-from kerbs_fairseq.functional.backends.dispatch import chunk_kernels, chunk_size
+from kerbs_fairseq.functional.backends.dispatch import chunk_size, loss_kernels
+from kerbs_fairseq.functional.backends.half_products import add_product, as_multiplied, gradient_dtype, product
+from kerbs_fairseq.functional.eager import eager
 from kerbs_fairseq.functional.kernel import at_least_float32, check_kernel, full_precision
 from kerbs_fairseq.functional.types import Loss, Senses, Smoothing
 
+NO_SECOND_DERIVATIVES = (
+    "the chunked loss of KerBS has no second derivatives (create_graph=True): use reference_loss, or a layer with "
+    "reference=True (--kerbs-reference), which keeps all scores in memory"
+)
 ROWS = 4096  # of a table that is gone through in parts, to have a small part of it in memory twice
 
 
@@ -39,12 +45,25 @@ class Batch(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of features (tokens, d), vectors (senses, d), θ (senses,) and bias (senses,); None where there is none."""
+    """Of features (tokens, d), vectors (senses, d), θ (senses,) and bias (senses,); None where there is none.
+
+    All of them times ``gain`` (), if there is one.
+    """
 
     features: Tensor
     vectors: Tensor
     theta: Optional[Tensor]
     bias: Optional[Tensor]
+    gain: Optional[Tensor]
+
+    def times(self, factor: Tensor, dtype: torch.dtype) -> list[Optional[Tensor]]:
+        """Without the gain, times ``factor`` (), those of features and vectors in ``dtype``; overwrites them."""
+        factor = factor if self.gain is None else factor / self.gain
+        return [
+            None if g is None
+            else torch.mul(g, factor, out=g if i > 1 or g.dtype == dtype else torch.empty_like(g, dtype=dtype))
+            for i, g in enumerate(self[:4])
+        ]  # fmt: skip
 
 
 class Outputs(NamedTuple):
@@ -56,82 +75,62 @@ class Outputs(NamedTuple):
     gradients: Optional[Gradients]
 
 
-class TargetSenses(NamedTuple):
-    """The target's senses: which (n, k), 0 for none; their kernel values, K − top, and its log-sum-exp (n, 1)."""
-
-    senses: Tensor
-    values: KernelValues
-    scores: Tensor
-    logsumexp: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        D: Tensor,
-        target: Tensor,
-        norms: FeatureNorms,
-        top: Tensor,
-        senses: Senses,
-        constants: Optional[SenseConstants],
-    ) -> "TargetSenses":
-        """For a chunk: D (n, S), ``target`` (n,), ``top`` (n, 1)."""
-        own = senses.index.rows(target)
-        missing, own = own < 0, own.clamp_min(0)
-        values = kernel_values(D.gather(1, own), norms.inverse, constants and constants.at(own), senses.kernel)
-        scores = values.k * norms.norm
-        if senses.bias is not None:
-            scores = scores + senses.bias[own]
-        scores = (scores - top).masked_fill(missing, -torch.inf)
-        return cls(own, values, scores, torch.logsumexp(scores, 1, keepdim=True))
-
-
 class GradientSums:
-    """The gradients of one batch, assembled chunk by chunk."""
+    """The gradients of one batch, assembled chunk by chunk, in float32 or float64."""
 
     def __init__(self, batch: Batch, senses: Senses, constants: Optional[SenseConstants]) -> None:
         self.batch, self.senses, self.constants = batch, senses, constants
-        self.features = torch.empty_like(batch.features)
-        self.vectors = torch.empty_like(senses.vectors) if len(batch.features) else torch.zeros_like(senses.vectors)
+        dtype = mathematics(batch.features.dtype)
+        self.gain = gradient_gain(batch, constants)
+        self.features = torch.empty_like(batch.features, dtype=dtype)
+        self.vectors = torch.empty_like(senses.vectors, dtype=dtype)
+        if not len(batch.features):
+            self.vectors.zero_()
 
-    def add(
-        self, at: slice, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, own: TargetSenses, kernels: ChunkKernels
-    ) -> None:
+    def add(self, at: slice, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, kernels: LossKernels) -> None:
         """A chunk, whose D (n, S) is overwritten.
 
         d nll / dK = P(sense) − P(sense | its word is the target); d log P(word) / dK = P(sense | word) − P(sense).
         """
         V = self.senses.index.n_words
         features, weight = self.batch.features[at], self.batch.weight[at].unsqueeze(1)
+        weight = weight if self.gain is None else weight * self.gain
         smoothing = Smoothing.of(self.batch.label_smoothing, V)
-        scale, smooth = (smoothing.nll + smoothing.word * V) * weight / totals.total, smoothing.word * weight
-        G_own = torch.exp(own.scores - own.logsumexp) * (-smoothing.nll * weight)
-        dD = kernels.backward(D, norms, totals, scale, smooth)
-        dD.scatter_add_(1, own.senses, G_own * own.values.slope)
+        scale = (smoothing.nll + smoothing.word * V) * weight / totals.total
+        weights = GradientWeights(scale, smoothing.word * weight, smoothing.nll * weight)
+        dD, by_norm = kernels.backward(D, norms, totals, weights)
         # by the direction, divided by the norm: the norm cancels against the one in K = |h| |w| k + b
-        torch.mm(dD, self.senses.vectors, out=self.features[at])
-        self.vectors.addmm_(dD.t(), features, beta=1 if at.start else 0)
-        flat = own.senses.flatten()
-        if self.senses.bias is not None:
-            kernels.sums[3].index_add_(0, flat, G_own.flatten())
-        if self.constants is None:
-            return
-        by_norm = scale * totals.mean + (G_own * own.values.k).sum(1, keepdim=True)
-        if totals.word_mean is not None:
-            by_norm -= smooth * totals.word_mean
-        add_norm_gradient(self.features[at], features, norms.inverse, by_norm)
-        for sums, values in zip(kernels.sums, (own.values.F, own.values.T, own.values.linear)):
-            sums.index_add_(0, flat, (G_own * norms.norm * values).flatten())
+        product(dD, self.senses.vectors, out=self.features[at])
+        if at.start:
+            add_product(self.vectors, dD.t(), features)
+        else:
+            product(dD.t(), features, out=self.vectors)
+        if self.constants is not None:
+            add_norm_gradient(self.features[at], features, norms.inverse, by_norm)
 
     def finish(self, sums: Tensor) -> Gradients:
         """After the last chunk, with the sums (4, S) of the chunk kernels."""
         bias = None if self.senses.bias is None else sums[3].clone()
-        if self.constants is None:
-            return Gradients(self.features, self.vectors, None, bias)
-        by_norm, theta = norm_and_theta_gradients(sums, self.constants)
-        add_norm_gradient(
-            self.vectors, self.senses.vectors, self.constants.w_inverse.unsqueeze(1), by_norm.unsqueeze(1)
-        )
-        return Gradients(self.features, self.vectors, theta, bias)
+        theta = None
+        if self.constants is not None:
+            by_norm, theta = norm_and_theta_gradients(sums, self.constants)
+            inverse = self.constants.w_inverse.unsqueeze(1)
+            add_norm_gradient(self.vectors, self.senses.vectors, inverse, by_norm.unsqueeze(1))
+        return Gradients(self.features, self.vectors, theta, bias, self.gain)
+
+
+def gradient_gain(batch: Batch, constants: Optional[SenseConstants]) -> Optional[Tensor]:
+    """A power of two (), by which the gradients are larger than they are, for a dD in float16; None for none.
+
+    The gradient is made on the way forward, where a loss scale cannot help, and float16 has few digits below 6e-5:
+    most probabilities are smaller. |dD| ≤ weight ∂K/∂D, so the largest of each says how far it can be scaled up.
+    """
+    if gradient_dtype(batch.features.device, batch.features.dtype) != torch.float16 or not len(batch.features):
+        return None
+    largest = batch.weight.abs().amax()
+    if constants is not None:
+        largest = largest * (constants.slope * constants.theta.abs().exp()).amax().clamp_min(1)
+    return torch.exp2(torch.floor(15 - torch.log2(largest.clamp_min(1e-20))))
 
 
 def add_norm_gradient(gradient: Tensor, vectors: Tensor, inverse: Tensor, by_norm: Tensor) -> None:
@@ -139,32 +138,37 @@ def add_norm_gradient(gradient: Tensor, vectors: Tensor, inverse: Tensor, by_nor
 
     ``inverse`` (rows, 1) of the norm, ``by_norm`` (rows, 1) the gradient by the norm.
     """
-    for g, v, i, by in zip(*(x.split(ROWS) for x in (gradient, vectors, inverse, by_norm))):
-        radial = (g * v).sum(1, keepdim=True) * i
-        g.addcmul_(v, (by - radial) * i)
+    rows = ROWS if gradient.device.type == "cpu" else 4 * ROWS
+    for g, v, i, by in zip(*(x.split(rows) for x in (gradient, vectors, inverse, by_norm))):
+        same = v.to(g.dtype)
+        radial = (g * same).sum(1, keepdim=True) * i
+        g.addcmul_(same, (by - radial) * i)
 
 
 def over_chunks(batch: Batch, senses: Senses, want_gradients: bool) -> Outputs:
-    """Go over all chunks; all floats are of one dtype."""
+    """Go over all chunks; features and vectors are of one dtype, everything else of :func:`mathematics` of that."""
     features, target = batch.features, batch.target
-    N, (S, _), V = len(features), senses.vectors.shape, senses.index.n_words
+    N, (S, _), V, k = len(features), senses.vectors.shape, senses.index.n_words, senses.index.largest
     constants = SenseConstants.of(senses.vectors, senses.theta, senses.kernel)
-    all_norms, kernels = FeatureNorms.of(features, senses.kernel), chunk_kernels(senses, constants)
-    log_prob, sense_log_prob = features.new_empty(N), features.new_empty(N, senses.index.largest)
-    log_prob_sum = features.new_empty(N) if batch.label_smoothing else None
+    rounded = gradient_dtype(features.device, features.dtype)
+    all_norms, kernels = FeatureNorms.of(features, senses.kernel), loss_kernels(senses, constants, rounded)
+    log_prob, sense_log_prob = batch.weight.new_empty(N), batch.weight.new_empty(N, k)
+    log_prob_sum = batch.weight.new_empty(N) if batch.label_smoothing else None
     gradients = GradientSums(batch, senses, constants) if want_gradients else None
     workspace = products_table(min(batch.chunk, N), S, features)
     for i in range(0, N, batch.chunk):
         at = slice(i, min(i + batch.chunk, N))
         norms = all_norms.chunk(at)
-        D = torch.mm(features[at], senses.vectors.t(), out=workspace[: at.stop - i])
-        totals = kernels.forward(D, norms, bool(batch.label_smoothing))
-        own, log_total = TargetSenses.of(D, target[at], norms, totals.top, senses, constants), totals.total.log()
-        log_prob[at], sense_log_prob[at] = (own.logsumexp - log_total).squeeze(1), own.scores - log_total
+        D = product(features[at], senses.vectors.t(), out=workspace[: at.stop - i])
+        totals = kernels.forward(D, norms, target[at], bool(batch.label_smoothing))
+        assert totals.target is not None
+        assert totals.target_senses is not None
+        log_total = totals.total.log()
+        log_prob[at], sense_log_prob[at] = (totals.target - log_total).squeeze(1), totals.target_senses - log_total
         if log_prob_sum is not None and totals.word_sum is not None:
             log_prob_sum[at] = (totals.word_sum - V * log_total).squeeze(1)
         if gradients is not None:
-            gradients.add(at, D, norms, totals, own, kernels)
+            gradients.add(at, D, norms, totals, kernels)
     done = None if gradients is None else gradients.finish(kernels.sums)
     return Outputs(log_prob, sense_log_prob, log_prob_sum, done)
 
@@ -198,10 +202,11 @@ class _ChunkedLoss(torch.autograd.Function):
         return (loss * batch.weight).sum(), outputs.log_prob, outputs.sense_log_prob
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any, by_loss: Optional[Tensor], by_log_prob: Optional[Tensor], _: None
     ) -> tuple[Optional[Tensor], ...]:
+        if torch.is_grad_enabled():  # create_graph=True: the gradients below would silently be constants
+            raise RuntimeError(NO_SECOND_DERIVATIVES)
         features, vectors, theta, bias = ctx.saved_tensors
         batch, senses = ctx.settings
         batch = batch._replace(features=features)
@@ -211,14 +216,16 @@ class _ChunkedLoss(torch.autograd.Function):
             gradients, ctx.gradients = ctx.gradients, None  # given away without a copy; if asked again, compute again
             if gradients is None:
                 gradients = over_chunks(batch, senses, True).gradients
-            result = [None if g is None else g.mul_(by_loss) for g in gradients]
+            result = gradients.times(by_loss, features.dtype)
         if by_log_prob is not None:  # somebody uses the log-probabilities themselves: once more, weighted by them
             again = over_chunks(batch._replace(weight=-by_log_prob, label_smoothing=0.0), senses, True).gradients
             assert again is not None
-            result = [b if a is None else a if b is None else a + b for a, b in zip(result, again)]
+            more = again.times(torch.ones_like(by_log_prob[:1].sum()), features.dtype)
+            result = [b if a is None else a if b is None else a + b for a, b in zip(result, more)]
         return (*result, None, None, None)
 
 
+@eager
 def chunked_loss(
     features: Tensor,
     senses: Senses,
@@ -231,12 +238,14 @@ def chunked_loss(
 
     ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,) or None for 1, which gets no gradient.
     The loss is −log P(target), or the label-smoothed one as fairseq defines it. ``chunk`` tokens are computed at a
-    time; 0 chooses. Gradients come back in the dtype of what was given, from float32 mathematics.
+    time; 0 chooses. Features and vectors of one half precision are multiplied as they are; everything else is float32,
+    and gradients come back in the dtype of what was given.
     """
     check_kernel(senses.kernel)
-    h, vectors = at_least_float32(features), at_least_float32(senses.vectors)
+    h, vectors = as_multiplied(features, senses.vectors)
     theta, bias = (None if x is None else at_least_float32(x) for x in (senses.theta, senses.bias))
-    weight = h.new_ones(h.size(0)) if weight is None else weight.detach().to(h.dtype)
+    dtype = mathematics(h.dtype)
+    weight = h.new_ones(h.size(0), dtype=dtype) if weight is None else weight.detach().to(dtype)
     batch = Batch(h, target, weight, label_smoothing, chunk or chunk_size(vectors))
     with full_precision(h.device):
         return Loss(*_ChunkedLoss.apply(h, vectors, theta, bias, batch, senses, torch.is_grad_enabled()))

@@ -19,13 +19,17 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.eager import eager
+
 KERNELS = ("paper", "dot", "released")
 TINY = 1e-12  # below this length a vector has no direction
 SERIES_BELOW = 1.0  # |x| below which the closed forms lose digits, and the series are used
-# Coefficients of the series at 0 of φ', ψ and ψ'; at |x| = 1 the first one left out is below 1e-17.
+# Coefficients of the series at 0 of φ', ψ, ψ', φ'' and ψ''; at |x| = 1 the first one left out is below 1e-17.
 _PHI_PRIME = [(n + 1) / math.factorial(n + 2) for n in range(18)]
 _PSI = [(-1) ** n / math.factorial(n + 2) for n in range(18)]
 _PSI_PRIME = [(-1) ** (n + 1) * (n + 1) / math.factorial(n + 3) for n in range(18)]
+_PHI_SECOND = [(n + 1) * (n + 2) / math.factorial(n + 3) for n in range(18)]
+_PSI_SECOND = [(-1) ** n * (n + 1) * (n + 2) / math.factorial(n + 4) for n in range(18)]
 
 
 def _series(coefficients: list[float], x: Tensor) -> Tensor:
@@ -61,30 +65,35 @@ def psi_prime(theta: Tensor) -> Tensor:
     return _near_zero_or(theta, _PSI_PRIME, (-theta * decay - 2 * (decay + theta)) / theta**3)
 
 
-class _Phi(torch.autograd.Function):
+def phi_second(x: Tensor) -> Tensor:
+    """φ''(x) = (e^x − 2φ'(x)) / x, and 1/3 at 0; any shape, no gradient."""
+    return _near_zero_or(x, _PHI_SECOND, (torch.exp(x) - 2 * phi_prime(x)) / x)
+
+
+def psi_second(theta: Tensor) -> Tensor:
+    """ψ''(θ) = (e^(−θ) − 2ψ(θ) − 4θψ'(θ)) / θ², and 1/12 at 0; any shape, no gradient."""
+    closed_form = (torch.exp(-theta) - 2 * psi(theta) - 4 * theta * psi_prime(theta)) / theta**2
+    return _near_zero_or(theta, _PSI_SECOND, closed_form)
+
+
+_DERIVATIVES = {"φ": (phi, phi_prime, phi_second), "ψ": (psi, psi_prime, psi_second)}
+
+
+class _Derivative(torch.autograd.Function):
+    """φ or ψ, or a derivative of it, that can be differentiated up to the second derivative."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, name: str, order: int) -> Tensor:
         ctx.save_for_backward(x)
-        return phi(x)
+        ctx.name, ctx.order = name, order
+        return _DERIVATIVES[name][order](x)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        return gradient * phi_prime(x)
-
-
-class _Psi(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, theta: Tensor) -> Tensor:
-        ctx.save_for_backward(theta)
-        return psi(theta)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (theta,) = ctx.saved_tensors
-        return gradient * psi_prime(theta)
+        if ctx.order + 1 == len(_DERIVATIVES[ctx.name]):
+            raise RuntimeError("the kernel of KerBS has no third derivatives")
+        return gradient * _Derivative.apply(x, ctx.name, ctx.order + 1), None, None
 
 
 class _Bounded(torch.autograd.Function):
@@ -97,7 +106,6 @@ class _Bounded(torch.autograd.Function):
         return theta.clamp(-bound, bound)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (theta,) = ctx.saved_tensors
         outward = ((theta >= ctx.bound) & (gradient < 0)) | ((theta <= -ctx.bound) & (gradient > 0))
@@ -121,6 +129,7 @@ def check_kernel(kernel: str) -> None:
         raise ValueError(f"unknown kernel {kernel!r}: one of {', '.join(KERNELS)}")
 
 
+@eager
 def curvature(c: Tensor, theta: Tensor, kernel: str = "paper") -> Tensor:
     """k(c; θ) / c = φ(−θc) / (2 ψ(θ)), for cosines ``c`` (tokens, senses) and ``theta`` (senses,), with gradients.
 
@@ -130,7 +139,7 @@ def curvature(c: Tensor, theta: Tensor, kernel: str = "paper") -> Tensor:
     check_kernel(kernel)
     if kernel == "dot":
         return torch.ones_like(c)
-    curved = _Phi.apply(-theta * c) / (2 * _Psi.apply(theta))
+    curved = _Derivative.apply(-theta * c, "φ", 0) / (2 * _Derivative.apply(theta, "ψ", 0))
     return curved if kernel == "paper" else torch.where(c > 0, curved, torch.ones_like(c))
 
 
@@ -139,6 +148,7 @@ def unit(x: Tensor) -> Tensor:
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(TINY)
 
 
+@eager
 def sense_scores(
     features: Tensor, vectors: Tensor, theta: Optional[Tensor], kernel: str = "paper", bias: Optional[Tensor] = None
 ) -> Tensor:

@@ -5,10 +5,12 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.eager import eager
 from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.functional.types import Loss, Senses, Smoothing
 
 
+@eager
 def reference_loss(
     features: Tensor,
     senses: Senses,

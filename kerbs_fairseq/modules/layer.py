@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.decoding import WordScorer
+from kerbs_fairseq.functional.eager import eager
 from kerbs_fairseq.functional.initialization import initial_bias, initial_senses, initial_vectors, map_of
 from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.functional.reference import reference_loss
@@ -134,6 +135,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         loss, log_prob = self.loss(rows, words)
         return Output(log_prob.reshape(target.shape), loss / max(len(rows), 1))
 
+    @eager
     def loss(
         self, features: Tensor, target: Tensor, weight: Optional[Tensor] = None, label_smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor]:
@@ -179,6 +181,7 @@ class KernelizedBayesianSoftmax(nn.Module):
 
         result.loss.register_hook(count)
 
+    @eager
     def log_prob(self, input: Tensor, scorer: Optional[WordScorer] = None) -> Tensor:
         """log P of every word: ``input`` (..., d) → (..., words).
 

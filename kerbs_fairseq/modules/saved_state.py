@@ -9,7 +9,15 @@ from kerbs_fairseq.functional.kernel import KERNELS
 
 # dimensions, by name; those of floats are learned or counted, all others are integers
 FLOATS = {"vectors": 2, "theta_raw": 1, "bias_raw": 1, "usage": 1, "decay": 0}
-INTEGERS = {"sense_to_word": 1, "kernel_id": 0, "initial_senses": 1, "vocabulary": 0, "ratio": 0, "rates": 1}
+INTEGERS = {
+    "sense_to_word": 1,
+    "kernel_id": 0,
+    "initial_senses": 1,
+    "vocabulary": 0,
+    "ratio": 0,
+    "rates": 1,
+    "map_checksum": 0,
+}
 OF_SENSES = ("theta_raw", "bias_raw", "sense_to_word")  # have a row for each of the vectors
 
 

@@ -153,6 +153,7 @@ def _explain_tracebacks() -> None:
 
 def _check_before_training() -> None:
     import torch
+    from fairseq.optim.fp16_optimizer import FP16Optimizer
     from fairseq.sequence_generator import SequenceGenerator
     from fairseq.trainer import Trainer
 
@@ -162,14 +163,11 @@ def _check_before_training() -> None:
 
     def trainer(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         common = getattr(cfg, "common", cfg)
-        gpu = torch.cuda.is_available() and not common.cpu
         if getattr(common, "tpu", False) and importlib.util.find_spec("torch_xla") is None:
             refuse(
                 "fairseq takes --bf16 and --tpu for the use of a TPU, and torch_xla is not installed: on other devices "
                 "leave them out, or use fairseq-hydra-train with common.bf16=true"
             )
-        if common.fp16 and not common.memory_efficient_fp16 and not gpu:
-            refuse("--fp16 needs a GPU, and none is used here: leave it out, or use --memory-efficient-fp16")
         say_if_senses_never_move(model, getattr(getattr(cfg, "optimization", None), "max_update", 0))
         build(self, cfg, task, model, *args, **kwargs)
 
@@ -178,7 +176,18 @@ def _check_before_training() -> None:
             refuse(f"--beam {beam_size}: at least 1")
         search(self, models, tgt_dict, beam_size, *args, **kwargs)
 
+    flat = FP16Optimizer.build_fp32_params.__func__
+
+    def build_fp32_params(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return flat(cls, *args, **kwargs)
+        except (AssertionError, RuntimeError):
+            if torch.cuda.is_available():
+                raise
+        return refuse("--fp16 needs a GPU, and none is used here: leave it out, or use --memory-efficient-fp16")
+
     Trainer.__init__, SequenceGenerator.__init__ = trainer, generator
+    FP16Optimizer.build_fp32_params = classmethod(build_fp32_params)
 
 
 # --- faults of fairseq's own

@@ -1,4 +1,4 @@
-"""Run-time fixes for fairseq 0.12.2 on today's torch and numpy: every change to fairseq is in this file.
+"""Run-time repairs of fairseq 0.12.2 on today's torch and numpy, and of faults of its own.
 
 A fix is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
 names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the fixes and why each one is active.
@@ -136,6 +136,24 @@ def _ddp_on_cpu() -> None:
     distributed_fairseq_model.DistributedDataParallel = DistributedDataParallel
 
 
+def _ddp_ignores_copies() -> None:
+    from fairseq.models import distributed_fairseq_model
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+    from torch.nn.parallel import DistributedDataParallel as Wrapper
+
+    wrap = distributed_fairseq_model.DistributedDataParallel
+
+    def DistributedDataParallel(module: Any, **kwargs: Any) -> Any:  # noqa: N802
+        # a layer's own parameters are those copies, and nothing else; optimizers keep them, as checkpoints have them
+        layers = [(name, x) for name, x in module.named_modules() if isinstance(x, TransformerEncoderLayerBase)]
+        copies = [f"{name}.{copy}" for name, layer in layers for copy in layer._parameters]
+        ignored = [*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *copies]
+        Wrapper._set_params_and_buffers_to_ignore_for_model(module, ignored)
+        return wrap(module, **kwargs)
+
+    distributed_fairseq_model.DistributedDataParallel = DistributedDataParallel
+
+
 def _ema_copies_integers() -> None:
     from fairseq.models.ema.ema import EMA
 
@@ -148,31 +166,6 @@ def _ema_copies_integers() -> None:
         init(self, model, config, device, set(skip_keys or ()) | integers)
 
     EMA.__init__ = __init__
-
-
-def _ema_follows_moves() -> None:
-    from fairseq.models.ema.ema import EMA
-
-    from kerbs_fairseq.modules.sense_table import MAP_NAME
-    from kerbs_fairseq.plugin.update_hook import follow_moves
-
-    step = EMA._step_internal
-
-    def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
-        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
-        step(self, new_model, updates)
-        for state in (self.model.state_dict(), self.fp32_params) if before else ():
-            follow_moves(state, new_model.state_dict(), before)
-
-    EMA._step_internal = _step_internal
-
-
-def _call_after_updates() -> None:
-    from fairseq.tasks import FairseqTask
-
-    from kerbs_fairseq.plugin.update_hook import hooked
-
-    FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
 
 
 def _explain_adaptive_loss() -> None:
@@ -228,25 +221,19 @@ FIXES = (
         _ddp_on_cpu,
     ),
     Fix(
+        "ddp-copies",
+        "fairseq's Transformer encoder has copies of its weights for its inference kernel as parameters that never get "
+        "a gradient: two processes under --ddp-backend c10d (pytorch_ddp), the default, stop with 'Expected to have "
+        "finished reduction'. DistributedDataParallel leaves them out",
+        _always,
+        _ddp_ignores_copies,
+    ),
+    Fix(
         "ema-integers",
         "--store-ema multiplies every buffer by the decay, also integers such as a map from senses to words: it stops "
         'with "result type Float can\'t be cast to Long". Integers are copied, not averaged',
         _always,
         _ema_copies_integers,
-    ),
-    Fix(
-        "ema-moves",
-        "--store-ema averages the weights that a sense had before and after it moved to another word, which belong to "
-        "different words: a moved sense's average begins again",
-        _always,
-        _ema_follows_moves,
-    ),
-    Fix(
-        "update-hook",
-        "fairseq has no place for what is to be done once after each update of the parameters, which is when senses "
-        "move: the step of a task calls it",
-        _always,
-        _call_after_updates,
     ),
     Fix(
         "adaptive-loss",

@@ -3,26 +3,31 @@
 It calls :class:`kerbs_fairseq.allocation.reallocator.Reallocator`, with the options, logs and metrics of fairseq.
 """
 
+import functools
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 import torch
 from fairseq import metrics
 from fairseq.distributed import utils as distributed
+from fairseq.logging.meters import MetersDict, safe_round
+from fairseq.models.ema.ema import EMA
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.allocation.policy import STRATEGIES
 from kerbs_fairseq.allocation.reallocator import Event, Reallocator, check_schedule
+from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
-from kerbs_fairseq.modules.sense_table import MAP_NAME, PARAMETERS
+from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.refusal import refuse
 
 logger = logging.getLogger(__name__)
 
-SUMMARY_EVERY = 100  # updates, where senses never move
 IDLE = 0.01  # a sense that has less of its word's usage than this is idle
 SHOWN_NUMBERS = 4  # of senses that words have; more are counted together
 WITH_THRESHOLD = ("paper", "idle")  # strategies that go by it
@@ -30,14 +35,14 @@ WITH_THRESHOLD = ("paper", "idle")  # strategies that go by it
 
 @dataclass
 class UpdateHook:
-    """When and how the senses of one decoder move; ``shown`` is what the training log shows."""
+    """When and how the senses of one decoder move, and what the training log shows of them."""
 
     settings: dict[str, Any]
     move_log: Optional[MoveLog]
     given: list[str] = field(default_factory=list)
     reallocator: Optional[Reallocator] = None
-    moved_at_last_event: int = 0
-    shown: dict[str, float] = field(default_factory=dict)
+    shown: "Optional[Shown]" = None
+    head_rate: float = 1.0
 
     @classmethod
     def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
@@ -60,7 +65,13 @@ class UpdateHook:
             "split_noise": args.kerbs_split_noise,
             "seed": args.kerbs_seed,
         }
-        return cls(settings, MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None, given)
+        if not 0 < args.kerbs_head_rate < float("inf"):
+            refuse(f"--kerbs-head-rate {args.kerbs_head_rate:g}: it must be above 0")
+        move_log = MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None
+        return cls(settings, move_log, given, head_rate=args.kerbs_head_rate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "reallocator": None}  # which holds the optimizer; made again at the next update
 
     def after_update(self, decoder: Any, optimizer: Any, update: int) -> None:
         """Update number ``update`` has just been made: take in its statistics, and move senses if it is time."""
@@ -75,11 +86,10 @@ class UpdateHook:
         except ValueError as error:
             refuse(str(error))
         if event is not None:
-            self.moved_at_last_event = len(event.moves)
             self.report(decoder, event)
-        if not self.shown or update % (self.settings["every"] or SUMMARY_EVERY) == 0:
-            self.shown = summary(head, self.moved_at_last_event)
-        log(self.shown)
+        if self.shown is None:
+            self.shown = Shown(head)
+        self.shown.log(update, None if event is None else len(event.moves))
 
     def begin(self, decoder: Any, optimizer: Any, update: int) -> Reallocator:
         """Before anything is done in this process: refuse what cannot work, say what will not."""
@@ -217,22 +227,76 @@ def summary(head: KernelizedBayesianSoftmax, moved: int) -> dict[str, float]:
     return result
 
 
-def log(values: dict[str, float]) -> None:
-    """Into fairseq's own log, in whichever format, and TensorBoard; weight 0: the latest value counts."""
-    for name, value in values.items():
+class Shown:
+    """The summary of a layer in fairseq's own log, in whichever format, and TensorBoard.
+
+    It is fetched from the device when a line is logged: an update itself does not wait for it.
+    """
+
+    def __init__(self, head: KernelizedBayesianSoftmax) -> None:
+        self.head, self.moved, self.update = head, 0, 0
+        self.values: tuple[int, dict[str, float]] = (-1, {})  # and the update that they are of
+        table = head.senses
+        names = ["moved", "moved_total", "idle"]
+        names += [f"words_with_{n}" for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)]
+        names += ["words_with_more", "most_senses"] * (table.max_senses > SHOWN_NUMBERS)
+        names += ["theta", "theta_std"] * (table.theta_raw is not None) + ["bias_std"] * (table.bias_raw is not None)
+        self.meters = {
+            f"kerbs_{name}": MetersDict._DerivedMeter(functools.partial(self.value, f"kerbs_{name}")) for name in names
+        }
+
+    def value(self, name: str, _: MetersDict) -> float:
+        """As it is after the latest update."""
+        if self.values[0] != self.update:
+            self.values = self.update, summary(self.head, self.moved)
         whole = name.startswith(("kerbs_moved", "kerbs_words", "kerbs_most"))
-        metrics.log_scalar(name, value, weight=0, priority=950, round=0 if whole else 4)
+        return float(safe_round(self.values[1][name], 0 if whole else 4))
+
+    def log(self, update: int, moved: Optional[int] = None) -> None:
+        """After update number ``update``, an event with so many moves if there is a number."""
+        self.update, self.moved = update, self.moved if moved is None else moved
+        for aggregator in metrics.get_active_aggregators():
+            for name, meter in self.meters.items():
+                if name not in aggregator:
+                    aggregator.add_meter(name, meter, priority=950)
+                elif aggregator[name] is not meter:  # of an earlier run; fairseq's own assignment refuses a second one
+                    OrderedDict.__setitem__(aggregator, name, meter)
+
+
+def install() -> None:
+    """Put the hook behind each update, and let averages of weights (``--store-ema``) follow the moves.
+
+    fairseq has no place for what is to be done once after each update of the parameters: the step of a task calls it.
+    """
+    FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
+    EMA._step_internal = following(EMA._step_internal)
+
+
+def following(step: Callable[..., None]) -> Callable[..., None]:
+    """The update of an EMA. The average of a sense begins again when it moves: its old weights are another word's."""
+
+    @functools.wraps(step)
+    def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
+        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
+        step(self, new_model, updates)
+        for state in (self.model.state_dict(), self.fp32_params) if before else ():
+            follow_moves(state, new_model.state_dict(), before)
+
+    return _step_internal
 
 
 def hooked(step: Callable[..., None]) -> Callable[..., None]:
     """fairseq's ``task.optimizer_step``, with reallocation behind it."""
 
+    @functools.wraps(step)
     def optimizer_step(self: Any, optimizer: Any, model: Any, update_num: int) -> None:
         scale = amp_scale(optimizer)
-        step(self, optimizer, model, update_num)
         decoder: Any = getattr(model, "decoder", None)
         if getattr(decoder, "update_hook", None) is None:
+            step(self, optimizer, model, update_num)
             return
+        with head_rate.scaled(decoder, optimizer):
+            step(self, optimizer, model, update_num)
         if amp_scale(optimizer) < scale:  # --amp found infinite gradients, made no update, and tries again
             decoder.head.statistics.forget_waiting()
         else:

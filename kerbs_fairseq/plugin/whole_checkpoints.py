@@ -60,7 +60,7 @@ FIXES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
     (
         "whole-checkpoints",
         "fairseq copies a new checkpoint over checkpoint_last.pt: a training that is killed then, or a full disk, "
-        "leaves half a file in its place. Files are written beside it, and renamed when they are complete",
+        "leaves half a file in the place of a whole one. Files are written beside it, and renamed when complete",
         lambda: True,
         _write_whole_checkpoints,
     ),

@@ -22,6 +22,20 @@ NO_ZERO = {torch.float32: 1e-12, torch.float64: 1e-20}
 
 
 ALIGNMENT = 16  # elements
+NORM_ROWS = 8192  # that are in float32 at a time where norms of half-precision rows make a copy of them
+
+
+def mathematics(dtype: torch.dtype) -> torch.dtype:
+    """The precision of everything but the inputs of products: float32, or float64 where that is given."""
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def row_norms(vectors: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """The lengths (rows,) of vectors (rows, d), in ``dtype``; what is converted for it is converted in parts."""
+    dtype = dtype or mathematics(vectors.dtype)
+    if vectors.dtype == dtype:
+        return torch.linalg.vector_norm(vectors, dim=1)
+    return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=dtype) for part in vectors.split(NORM_ROWS)])
 
 
 class SenseConstants(NamedTuple):
@@ -39,7 +53,7 @@ class SenseConstants(NamedTuple):
         """From vectors (S, d) and θ (S,); None for the kernel ``dot``, which needs none."""
         if theta is None or kernel == "dot":
             return None
-        norm = torch.linalg.vector_norm(vectors, dim=1)
+        norm = row_norms(vectors)
         w_inverse, slope = norm.clamp_min(TINY).reciprocal(), 0.5 / psi(theta)
         tiny = NO_ZERO[theta.dtype]
         no_zero = torch.where(theta.abs() < tiny, tiny, theta)
@@ -60,9 +74,9 @@ class FeatureNorms(NamedTuple):
     def of(cls, features: Tensor, kernel: str) -> "FeatureNorms":
         """From features (n, d)."""
         if kernel == "dot":
-            one = features.new_ones(len(features), 1)
+            one = features.new_ones(len(features), 1, dtype=mathematics(features.dtype))
             return cls(one, one)
-        norm = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        norm = row_norms(features).unsqueeze(1)
         return cls(norm, norm.clamp_min(TINY).reciprocal())
 
     def chunk(self, at: slice) -> "FeatureNorms":
@@ -70,16 +84,18 @@ class FeatureNorms(NamedTuple):
         return FeatureNorms(self.norm[at], self.inverse[at])
 
 
-def products_table(n: int, senses: int, like: Tensor) -> Tensor:
+def products_table(n: int, senses: int, like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     """Memory for D (n, senses): rows begin at multiples of 64 bytes, without which products take up to 1.4 times."""
-    return like.new_empty(n, -(-senses // ALIGNMENT) * ALIGNMENT)[:, :senses]
+    width = -(-senses // ALIGNMENT) * ALIGNMENT
+    return like.new_empty(n, width, dtype=dtype or mathematics(like.dtype))[:, :senses]
 
 
 class ChunkTotals(NamedTuple):
-    """Of each token: the largest score, Σ e^(K − top), Σ e^(K − top) (K − b)/|h|; the rest only if words are asked for.
+    """Of each token: the largest score, Σ e^(K − top), Σ e^(K − top) (K − b)/|h|; of words only if they are asked for.
 
     All (n, 1) but ``word`` (n, V), which is log Σ e^(K − top) over the senses of each word. ``word_mean`` is
-    Σ_words Σ_senses P(sense | word) (K − b)/|h|.
+    Σ_words Σ_senses P(sense | word) (K − b)/|h|. Of the target: log Σ e^(K − top) over its senses (n, 1), and K − top
+    of each of them (n, k), −∞ where it has fewer than k.
     """
 
     top: Tensor
@@ -88,9 +104,29 @@ class ChunkTotals(NamedTuple):
     word: Optional[Tensor] = None
     word_sum: Optional[Tensor] = None
     word_mean: Optional[Tensor] = None
+    target: Optional[Tensor] = None
+    target_senses: Optional[Tensor] = None
 
 
-class ChunkKernels(Protocol):
+class GradientWeights(NamedTuple):
+    """Of each token, (n, 1): the gradient of the loss by the score K of a sense is
+
+    G = scale e^(K − top) − smooth P(sense | its word) − target P(sense | the target) [it is a sense of the target].
+    """
+
+    scale: Tensor
+    smooth: Tensor
+    target: Tensor
+
+
+class WordKernels(Protocol):
+    """The element-wise part of decoding."""
+
+    def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
+        """log P of every word: (n, S) → (n, V)."""
+
+
+class ChunkKernels(WordKernels, Protocol):
     """The element-wise part of the loss, for all chunks of one batch."""
 
     sums: Tensor  # (4, S): Σ_n G times |h|F, times |h| c² φ', times |h| c where the kernel is linear, and times 1
@@ -105,8 +141,22 @@ class ChunkKernels(Protocol):
         senses are not in it.
         """
 
-    def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
-        """log P of every word: (n, S) → (n, V)."""
+
+class LossKernels(Protocol):
+    """The same with the targets of the tokens."""
+
+    sums: Tensor  # as above
+
+    def forward(self, D: Tensor, norms: FeatureNorms, target: Tensor, words: bool) -> ChunkTotals:
+        """The totals of a chunk, those of the targets (n,) among them."""
+
+    def backward(
+        self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, weights: GradientWeights
+    ) -> tuple[Tensor, Tensor]:
+        """After ``forward`` of the same chunk: the gradient by D (n, S), which is overwritten, and Σ G (K − b)/|h|.
+
+        The latter (n, 1) is the gradient by |h|. Adds to ``sums``.
+        """
 
 
 class KernelValues(NamedTuple):

@@ -6,23 +6,30 @@
 import functools
 import logging
 import os
-from typing import Optional
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends import triton
-from kerbs_fairseq.functional.backends.base import ChunkKernels, SenseConstants
+from kerbs_fairseq.functional.backends.base import ChunkKernels, LossKernels, SenseConstants, WordKernels
 from kerbs_fairseq.functional.backends.build import native
 from kerbs_fairseq.functional.backends.cpu import CpuKernels, is_compiled
+from kerbs_fairseq.functional.backends.gpu import TritonKernels
+from kerbs_fairseq.functional.backends.targets import TargetsApart
 from kerbs_fairseq.functional.backends.torch import TorchKernels
 from kerbs_fairseq.functional.types import Senses
 
 logger = logging.getLogger(__name__)
 
-BACKENDS = {"torch": TorchKernels, "cpu": CpuKernels, "triton": None}
+BACKENDS: dict[str, Callable[[Senses, Optional[SenseConstants]], ChunkKernels]] = {
+    "torch": TorchKernels,
+    "cpu": CpuKernels,
+}  # and Triton's, which have the targets in them
+NAMES = (*BACKENDS, "triton")
 VARIABLE = "KERBS_BACKEND"
-CHUNK_ELEMENTS = {"compiled": 2**24, "cpu": 2**22}  # of D: between fast products and tables that stay in the cache
+CHUNK_ELEMENTS = {"compiled": 2**25, "cpu": 2**22}  # of D: between fast products and tables that stay in the cache
+CHUNK_TOKENS = {"compiled": 512}  # more make no product faster
 CHUNK_ELEMENTS_ELSEWHERE = 2**26  # what keeps a GPU busy
 
 
@@ -33,15 +40,15 @@ def backend_of(vectors: Tensor) -> str:
         return forced(asked, vectors)
     if is_compiled(vectors):
         return "cpu"
-    if vectors.device.type == "cuda" and vectors.dtype == torch.float32 and _triton_runs(vectors.device):
+    if vectors.device.type == "cuda" and vectors.dtype != torch.float64 and _triton_runs(vectors.device):
         return "triton"
     return "torch"
 
 
 def forced(asked: str, vectors: Tensor) -> str:
     """The backend that the environment asks for, or an error that says why it cannot be had."""
-    if asked not in BACKENDS:
-        raise ValueError(f"{VARIABLE}={asked}: there are {', '.join(BACKENDS)}")
+    if asked not in NAMES:
+        raise ValueError(f"{VARIABLE}={asked}: there are {', '.join(NAMES)}")
     able, reason = True, ""
     if asked == "cpu":
         able, reason = is_compiled(vectors), f"it is for float32 on a CPU; {native().reason}"
@@ -61,17 +68,24 @@ def _triton_runs(device: torch.device) -> bool:
     return able
 
 
-def chunk_kernels(senses: Senses, constants: Optional[SenseConstants]) -> ChunkKernels:
-    """For senses whose floats are all of one dtype."""
+def word_kernels(senses: Senses, constants: Optional[SenseConstants]) -> WordKernels:
+    """For decoding."""
+    name = backend_of(senses.vectors)
+    return TritonKernels(senses) if name == "triton" else BACKENDS[name](senses, constants)
+
+
+def loss_kernels(
+    senses: Senses, constants: Optional[SenseConstants], gradient_dtype: Optional[torch.dtype] = None
+) -> LossKernels:
+    """For the loss, with the gradient by D in ``gradient_dtype`` if one is given."""
     name = backend_of(senses.vectors)
     if name == "triton":
-        from kerbs_fairseq.functional.backends.gpu import TritonKernels
-
-        return TritonKernels(senses, constants)
-    return CpuKernels(senses, constants) if name == "cpu" else TorchKernels(senses, constants)
+        return TritonKernels(senses, gradient_dtype)
+    return TargetsApart(BACKENDS[name](senses, constants), senses, constants, gradient_dtype)
 
 
 def chunk_size(vectors: Tensor) -> int:
     """Tokens per chunk, for products with ``vectors`` (S, d): large enough to be fast, small enough to be cheap."""
     where = "compiled" if is_compiled(vectors) else vectors.device.type
-    return max(16, CHUNK_ELEMENTS.get(where, CHUNK_ELEMENTS_ELSEWHERE) // max(len(vectors), 1))
+    tokens = CHUNK_ELEMENTS.get(where, CHUNK_ELEMENTS_ELSEWHERE) // max(len(vectors), 1)
+    return max(16, min(tokens, CHUNK_TOKENS.get(where, tokens)))

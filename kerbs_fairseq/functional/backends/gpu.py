@@ -1,4 +1,4 @@
-"""The chunk kernels of triton.py behind the interface of all backends, for float32 products on a GPU."""
+"""The chunk kernels of triton.py behind the interface of all backends, for a GPU."""
 
 import math
 from typing import Optional
@@ -7,64 +7,65 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends import triton
-from kerbs_fairseq.functional.backends.base import ChunkTotals, FeatureNorms, SenseConstants
+from kerbs_fairseq.functional.backends.base import ChunkTotals, FeatureNorms, GradientWeights, products_table
 from kerbs_fairseq.functional.types import Senses
 
 
 class TritonKernels:
-    """See :class:`kerbs_fairseq.functional.backends.base.ChunkKernels`; the constants of senses are its own."""
+    """See :class:`kerbs_fairseq.functional.backends.base.LossKernels`; the constants of senses are its own.
 
-    def __init__(self, senses: Senses, constants: Optional[SenseConstants]) -> None:
-        self.senses = senses
+    D is float32; its gradient takes its place, or is made in ``gradient_dtype`` apart from it. What targets add to the
+    gradient is inside the sweep over all senses: no scatter, whose sums come in any order on a GPU.
+    """
+
+    def __init__(self, senses: Senses, gradient_dtype: Optional[torch.dtype] = None) -> None:
+        self.rows, self.most, self.gradient_dtype = senses.index.compressed, senses.index.largest, gradient_dtype
         self.constants = triton.sense_constants(senses.vectors, senses.theta, senses.bias, senses.kernel)
-        self.sums = senses.vectors.new_zeros(4, len(senses.vectors))
-        self.sense_to_word = senses.index.sense_to_word.int()
-        self._words: Optional[triton.Words] = None
-        self._totals: Optional[triton.Totals] = None
-        self._word_totals: Optional[triton.WordTotals] = None
-
-    def words(self) -> triton.Words:
-        """The index from words to senses, made when it is first needed."""
-        if self._words is None:
-            index = self.senses.index
-            self._words = triton.Words.of(index.sense_to_word, index.n_words)
-        return self._words
+        self.sums = torch.zeros(4, len(senses.vectors), device=senses.vectors.device)
+        self._gradient: Optional[Tensor] = None
+        self._target: Optional[Tensor] = None
+        self._totals: Optional[tuple[triton.Totals, triton.TargetTotals, Optional[triton.WordTotals]]] = None
 
     def chunk(self, D: Tensor, norms: FeatureNorms) -> triton.Chunk:
         """What the kernels work on."""
         return triton.Chunk(D, norms.norm.flatten().contiguous(), norms.inverse.flatten().contiguous(), self.constants)
 
-    def forward(self, D: Tensor, norms: FeatureNorms, words: bool) -> ChunkTotals:
+    def forward(self, D: Tensor, norms: FeatureNorms, target: Tensor, words: bool) -> ChunkTotals:
         """Keeps the totals for :meth:`backward`, which needs them in the units of the kernels."""
-        chunk = self.chunk(D, norms)
-        self._totals = totals = triton.forward(chunk)
+        chunk, rows = self.chunk(D, norms), self.rows
+        self._target = target.int()
+        totals = triton.forward(chunk)
+        own = triton.target_logsumexp(chunk, totals.top, rows, self._target, self.most)
+        word = triton.word_logsumexp(chunk, totals.top, rows) if words else None
+        self._totals = totals, own, word
         top, total, mean = (x.unsqueeze(1) for x in totals)
-        if not words:
-            self._word_totals = None
-            return ChunkTotals(top * math.log(2), total, mean)
-        self._word_totals = word = triton.word_logsumexp(chunk, totals.top, self.words())
-        of_words = word.log2, word.lse_sum.unsqueeze(1), word.mean.unsqueeze(1)
-        return ChunkTotals(top * math.log(2), total, mean, *of_words)
+        found = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
+        if word is None:
+            return found
+        return found._replace(word=word.log2, word_sum=word.lse_sum.unsqueeze(1), word_mean=word.mean.unsqueeze(1))
 
-    def backward(self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, scale: Tensor, smooth: Tensor) -> Tensor:
-        """After :meth:`forward` of the same chunk; no token has a target here, as the caller adds those."""
+    def backward(
+        self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, weights: GradientWeights
+    ) -> tuple[Tensor, Tensor]:
+        """After :meth:`forward` of the same chunk."""
         assert self._totals is not None
-        top = self._totals.top
-        nobody = torch.full_like(top, -1, dtype=torch.int32)
-        zero, one = torch.zeros_like(top), torch.ones_like(top)
-        return triton.backward(
-            self.chunk(D, norms),
-            top,
-            scale.flatten().contiguous(),
-            nobody,
-            triton.TargetTotals(zero, zero, zero, one, None),
-            zero,
-            self.sense_to_word,
-            self.sums,
-            None if self._word_totals is None else smooth.flatten().contiguous(),
-            self._word_totals,
-        )
+        assert self._target is not None
+        found, own, word = self._totals
+        scale, smooth, weight = (x.flatten().contiguous() for x in weights)
+        smoothed = None if word is None else smooth
+        by_norm = triton.norm_gradient(found, scale, own, weight, smoothed, word)
+        chunk, words, out = self.chunk(D, norms), self.rows.sense_to_word, self.gradient_table(D)
+        dD = triton.backward(chunk, found.top, scale, self._target, own, weight, words, self.sums, smoothed, word, out)
+        return dD, by_norm.unsqueeze(1)
+
+    def gradient_table(self, D: Tensor) -> Tensor:
+        """Where the gradient by D (n, S) goes: allocated once for all chunks, the first of which is the largest."""
+        if self.gradient_dtype is None:
+            return D
+        if self._gradient is None or len(self._gradient) < len(D):
+            self._gradient = products_table(len(D), D.size(1), D, self.gradient_dtype)
+        return self._gradient[: len(D)]
 
     def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
-        """Without anything kept."""
-        return triton.word_log_probs(self.chunk(D, norms), self.words())
+        """log P of every word, without anything kept: (n, S) → (n, V)."""
+        return triton.word_log_probs(self.chunk(D, norms), self.rows)

@@ -21,6 +21,9 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.backends.base import mathematics
+from kerbs_fairseq.functional.kernel import at_least_float32
+
 HALVES = (torch.float16, torch.bfloat16)
 BLOCK = 8192  # rows of the larger matrix that are converted at a time
 
@@ -31,34 +34,64 @@ def has_out_dtype(device: str, dtype: torch.dtype, adding: bool = False) -> bool
     if device == "cpu":
         return False
     a = torch.zeros(16, 16, device=device, dtype=dtype)
+    rows = torch.zeros(16, 32, device=device).narrow(1, 0, 16)  # as below: into rows with padding
     try:
         if adding:
-            torch.addmm(a.float(), a, a, out_dtype=torch.float32)
+            torch.addmm(rows, a.t(), a, out_dtype=torch.float32, out=rows)
         else:
-            torch.mm(a, a, out_dtype=torch.float32)
+            torch.mm(a, a.t(), out_dtype=torch.float32, out=rows)
     except (RuntimeError, TypeError, NotImplementedError):
         return False
     return True
 
 
+def as_multiplied(features: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Features (n, d) and vectors (S, d) in the precision in which they are multiplied.
+
+    Two of one half precision stay as they are. Under autocast (``--amp``) a GPU multiplies in its half precision, as in
+    torch's own layers; a CPU has nothing to gain from that. All else is float32, or float64.
+    """
+    dtype = autocast_dtype(features.device.type)
+    if dtype in HALVES and torch.float64 not in (features.dtype, vectors.dtype):
+        return features.to(dtype), vectors.to(dtype)
+    if features.dtype == vectors.dtype and features.dtype in HALVES:
+        return features, vectors
+    return at_least_float32(features), at_least_float32(vectors)
+
+
+def autocast_dtype(kind: str) -> Optional[torch.dtype]:
+    """The precision of products under autocast on such a device, or None; of GPUs only."""
+    if kind not in ("cuda", "xpu"):
+        return None
+    try:
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    except TypeError:  # torch < 2.4 knows but one kind of GPU
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+
+
+def gradient_dtype(device: torch.device, dtype: torch.dtype) -> Optional[torch.dtype]:
+    """What dD is rounded to, so that both of its products are of halves; None: it stays as it is, as on a CPU."""
+    return dtype if dtype in HALVES and device.type != "cpu" else None
+
+
 def product(a: Tensor, b: Tensor, out: Optional[Tensor] = None) -> Tensor:
-    """a (m, k) @ b (k, n) → float32 (m, n), of two float32 matrices or two of one half precision."""
+    """a (m, k) @ b (k, n) → (m, n): of one precision in that, and of halves, or a half and float32, in float32."""
     if out is None:
-        out = torch.empty(a.size(0), b.size(1), device=a.device)
-    if a.dtype == torch.float32:
+        out = a.new_empty(a.size(0), b.size(1), dtype=mathematics(a.dtype))
+    if a.dtype == b.dtype and a.dtype not in HALVES:
         return torch.mm(a, b, out=out)
-    if has_out_dtype(a.device.type, a.dtype):
+    if a.dtype == b.dtype and has_out_dtype(a.device.type, a.dtype):
         return torch.mm(a, b, out_dtype=torch.float32, out=out)
     return _by_blocks(a, b, out, beta=0)
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """total (m, n) float32 += a (m, k) @ b (k, n)."""
-    if a.dtype == torch.float32:
+    """total (m, n) += a (m, k) @ b (k, n), in the precision of :func:`product`."""
+    if a.dtype == b.dtype and a.dtype not in HALVES:
         return total.addmm_(a, b)
-    if has_out_dtype(a.device.type, a.dtype, adding=True):
+    if a.dtype == b.dtype and has_out_dtype(a.device.type, a.dtype, adding=True):
         return torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
-    if has_out_dtype(a.device.type, a.dtype):
+    if a.dtype == b.dtype and has_out_dtype(a.device.type, a.dtype):
         return total.add_(torch.mm(a, b, out_dtype=torch.float32))
     return _by_blocks(a, b, total, beta=1)
 

@@ -5,7 +5,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.backends.base import SMALL_THETA, ChunkTotals, FeatureNorms, SenseConstants
+from kerbs_fairseq.functional.backends.base import SMALL_THETA, ChunkTotals, FeatureNorms, SenseConstants, mathematics
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import word_log_probs, word_logsumexp
 
@@ -29,7 +29,7 @@ class TorchKernels:
 
     def __init__(self, senses: Senses, constants: Optional[SenseConstants]) -> None:
         self.senses, self.constants, self.workspace = senses, constants, Workspace()
-        self.sums = senses.vectors.new_zeros(4, len(senses.vectors))
+        self.sums = senses.vectors.new_zeros(4, len(senses.vectors), dtype=mathematics(senses.vectors.dtype))
         self.posterior: Optional[Tensor] = None
 
     def forward(self, D: Tensor, norms: FeatureNorms, words: bool) -> ChunkTotals:

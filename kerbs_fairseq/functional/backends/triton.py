@@ -12,7 +12,7 @@ senses of its word. One chunk:
     log_probs = word_log_probs(chunk, words)                            for decoding, instead of all of these
 
 No atomics: every sum is taken in an order that the shapes alone decide, so that repeats are equal to the last bit.
-Nothing waits for the device but :meth:`Words.of`.
+Nothing waits for the device.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from kerbs_fairseq.functional.backends.triton_data import (
     SenseConstants,
     TargetTotals,
     Totals,
-    Words,
     WordTotals,
     chunk_of_products,
     padded,
     sense_constants,
 )
 from kerbs_fairseq.functional.kernel import KERNELS
+from kerbs_fairseq.functional.words import CompressedRows
 
 try:
     import triton
@@ -47,7 +47,7 @@ except Exception as error:  # of whatever kind: an installation for other hardwa
     MISSING = f"triton cannot be imported ({type(error).__name__}: {error})"
 
 __all__ = [
-    "Block", "Chunk", "SenseConstants", "TargetTotals", "Totals", "WordTotals", "Words", "available", "backward",
+    "Block", "Chunk", "SenseConstants", "TargetTotals", "Totals", "WordTotals", "available", "backward",
     "chunk_of_products", "forward", "norm_gradient", "sense_constants", "target_logsumexp", "word_log_probs",
     "word_logsumexp",
 ]  # fmt: skip
@@ -108,7 +108,7 @@ def forward(chunk: Chunk, mean: bool = True) -> Totals:
     return found
 
 
-def target_logsumexp(chunk: Chunk, top: Tensor, words: Words, target: Tensor, most: int = 0) -> TargetTotals:
+def target_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows, target: Tensor, most: int = 0) -> TargetTotals:
     """Of the word ``target`` (n,) int32 of each token. ``most``: columns of the scores, no fewer than its senses."""
     n, _ = _checked(chunk)
     scores = chunk.h_norm.new_full((n, most), -math.inf) if most else None
@@ -118,7 +118,7 @@ def target_logsumexp(chunk: Chunk, top: Tensor, words: Words, target: Tensor, mo
     return found
 
 
-def word_logsumexp(chunk: Chunk, top: Tensor, words: Words) -> WordTotals:
+def word_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows) -> WordTotals:
     """Of every word, and the sums that label smoothing needs."""
     n, _ = _checked(chunk)
     V = len(words.offsets) - 1
@@ -128,7 +128,7 @@ def word_logsumexp(chunk: Chunk, top: Tensor, words: Words) -> WordTotals:
     return WordTotals(log2, *parts.sum(0))
 
 
-def word_log_probs(chunk: Chunk, words: Words, out: Optional[Tensor] = None) -> Tensor:
+def word_log_probs(chunk: Chunk, words: CompressedRows, out: Optional[Tensor] = None) -> Tensor:
     """log P of every word (n, V), float32 or as ``out`` is."""
     totals = forward(chunk, mean=False)
     if out is None:
@@ -205,7 +205,7 @@ def norm_gradient(
 def _words(
     chunk: Chunk,
     top: Tensor,
-    words: Words,
+    words: CompressedRows,
     out: Tensor,
     total: Optional[Tensor] = None,
     parts: Optional[Tensor] = None,
@@ -229,7 +229,7 @@ def _words(
 def _pairs(
     chunk: Chunk,
     top: Tensor,
-    words: Words,
+    words: CompressedRows,
     which: Tensor,
     out: Tensor,
     total: Optional[Tensor] = None,

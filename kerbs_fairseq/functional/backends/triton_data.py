@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.backends.base import row_norms
 from kerbs_fairseq.functional.kernel import TINY, check_kernel, psi
 
-FEW_SENSES = 16  # a word with more is summed by several lanes
 ALIGNMENT = 16  # elements
 NO_ZERO = 1e-12  # in the place of θ = 0 where it is divided by
 
@@ -57,23 +57,6 @@ class Chunk(NamedTuple):
     constants: SenseConstants
 
 
-class Words(NamedTuple):
-    """The senses of word i are order[offsets[i] : offsets[i + 1]]; int32."""
-
-    order: Tensor  # (S,)
-    offsets: Tensor  # (V + 1,)
-    many: Tensor  # the words with more senses than ``few``: these are summed by several lanes each
-    few: int
-
-    @classmethod
-    def of(cls, sense_to_word: Tensor, n_words: int, few: int = FEW_SENSES) -> "Words":
-        """From the word of each sense (S,). Waits for the device: once per change of the allocation."""
-        sizes = torch.bincount(sense_to_word, minlength=n_words)
-        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-        order = torch.argsort(sense_to_word, stable=True)
-        return cls(order.int(), offsets.int(), (sizes > few).nonzero().flatten().int(), few)
-
-
 class Totals(NamedTuple):
     """Of each token, (n,).
 
@@ -97,7 +80,7 @@ class TargetTotals(NamedTuple):
     mean: Tensor  # Σ P(j | target) K0_j / |h|
     top: Tensor  # its own top
     total: Tensor  # Σ e^(K − its own top)
-    scores: Optional[Tensor]  # (n, most) if asked for: K − top of each sense, in the order of Words, then −∞
+    scores: Optional[Tensor]  # (n, most) if asked for: K − top of each sense, in the order of the rows, then −∞
 
 
 class WordTotals(NamedTuple):
@@ -131,7 +114,7 @@ def sense_constants(
         table[0, :S] = bias.double() * log2e
     if kernel != "dot":
         assert theta is not None
-        norm = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+        norm = row_norms(vectors, torch.float64)  # for constants that are right to the last digit
         t, inverse = theta.double(), norm.clamp_min(TINY).reciprocal()
         table[1, :S] = -t * log2e * inverse
         table[2, :S] = -norm / torch.where(t.abs() < NO_ZERO, NO_ZERO, t)

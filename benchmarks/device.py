@@ -1,0 +1,177 @@
+"""``python -m benchmarks.device --device cuda``: the output layer on one device in each precision.
+
+Time of loss and gradients, and of a decoding step, as ratios to a softmax over the words in the same precision; peak
+memory of the loss. In the title stands what docs/performance.md predicts, from the bytes and operations that
+:func:`costs` counts. Errors are what ``make test-gpu`` prints.
+"""
+
+import functools
+from typing import Any, Callable, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks import timing
+from benchmarks.layer import SOFTMAX, Case, senses_of, zipf
+from kerbs_fairseq.functional.backends import dispatch
+from kerbs_fairseq.functional.backends.half_products import product
+from kerbs_fairseq.functional.chunked_loss import chunked_loss
+from kerbs_fairseq.functional.decoding import WordScorer
+from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.words import SenseIndex
+
+SIZES = ((8192, 512, 32000), (8192, 1024, 32000), (4096, 512, 10000))
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+RATIOS = (1.0, 1.125, 1.5, 3.0)
+
+
+class Card(NamedTuple):
+    """Peaks of a GPU: operations per second in half precision (tensor cores) and in float32, bytes per second."""
+
+    half: float
+    float32: float
+    bytes: float
+
+
+CARDS = {
+    "A100": Card(312e12, 19.5e12, 1.94e12),
+    "H100": Card(990e12, 67e12, 3.35e12),
+    "RTX 4090": Card(165e12, 82e12, 1.01e12),
+}
+ACHIEVED_OPERATIONS, ACHIEVED_BYTES = 0.7, 0.85  # of these peaks, by large products and by kernels that stream memory
+STEP = 160  # rows of a decoding step: 32 sentences, beam 5
+
+
+class Cost(NamedTuple):
+    """Of one token: operations in matrix products, and bytes to and from memory."""
+
+    operations: float
+    bytes: float
+
+    def seconds(self, card: Card, half: bool = True) -> float:
+        """Products and element-wise kernels one after the other."""
+        peak = card.half if half else card.float32
+        return self.operations / (peak * ACHIEVED_OPERATIONS) + self.bytes / (card.bytes * ACHIEVED_BYTES)
+
+
+def costs(case: Case) -> dict[str, Cost]:
+    """Per token, in half precision, label smoothing off; of the vectors what all tokens of a chunk read and write.
+
+    A softmax as fairseq's criterion computes it: logits in half (2 bytes written), log_softmax in float32 (2 read, 4
+    written), the gradient of nll_loss (4 written), that of log_softmax (8 read, 2 written), which two products read
+    (4); the vectors are read twice (4) and their gradient is written (2). KerBS: D in float32 (4 written), read by both
+    kernels (8), dD in half (2 written), which two products read (4); the vectors are read twice (4), their gradient is
+    read and written in float32 (8).
+    """
+    N, d, V = case.tokens, case.features, case.words
+    S = round(case.ratio * V)
+    n = min(N, max(16, dispatch.CHUNK_ELEMENTS_ELSEWHERE // S))
+    return {
+        "softmax": Cost(6.0 * d * V, (26 + 6 * d / N) * V),
+        "KerBS": Cost(6.0 * d * S, (18 + 12 * d / n) * S),
+        "softmax, decoding": Cost(2.0 * d * V, (8 + 2 * d / STEP) * V),
+        "KerBS, decoding": Cost(2.0 * d * S, (12 + 2 * d / STEP) * S + 4.0 * V),
+    }
+
+
+def predictions(case: Case) -> dict[str, dict[str, float]]:
+    """For each card the ratios of KerBS to a softmax, in training, in decoding, and with float32 products."""
+    found, result = costs(case), {}
+    for name, card in CARDS.items():
+        one, step = found["softmax"].seconds(card), found["softmax, decoding"].seconds(card)
+        result[name] = {
+            "training": found["KerBS"].seconds(card) / one,
+            "decoding": found["KerBS, decoding"].seconds(card) / step,
+            "training, float32 products": found["KerBS"].seconds(card, half=False) / one,
+        }
+    return result
+
+
+def moved(senses: Senses, device: str, dtype: torch.dtype) -> Senses:
+    """Vectors in ``dtype``, θ and bias in float32."""
+    theta, bias = (None if x is None else x.detach().to(device).requires_grad_() for x in (senses.theta, senses.bias))
+    vectors = senses.vectors.detach().to(device, dtype).requires_grad_()
+    return Senses(vectors, theta, bias, SenseIndex(senses.index.sense_to_word.to(device), senses.index.n_words))
+
+
+def arms(case: Case, device: str, dtype: torch.dtype, smoothing: float) -> dict[str, dict[str, Callable[[], Any]]]:
+    """Of training and of decoding."""
+    torch.manual_seed(0)
+    h = functional.normalize(torch.randn(case.tokens, case.features)) * case.features**0.5
+    h = h.to(device, dtype).requires_grad_()
+    w = (torch.randn(case.words, case.features) * case.features**-0.5).to(device, dtype).requires_grad_()
+    target = torch.multinomial(zipf(case.words), case.tokens, replacement=True).to(device)
+    tables = {ratio: moved(senses_of(case._replace(ratio=ratio))[0], device, dtype) for ratio in RATIOS}
+    training: dict[str, Callable[[], Any]] = {SOFTMAX: lambda: learn(cross_entropy(w))}
+    decoding: dict[str, Callable[[], Any]] = {SOFTMAX: lambda: torch.log_softmax(rows @ w.detach().t(), 1)}
+    rows = h.detach()[:STEP]
+
+    def cross_entropy(x: Tensor) -> Tensor:
+        logits = (h @ x.t()).float()
+        return functional.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
+
+    def learn(loss: Tensor) -> None:
+        for x in (h, w, *(y for table in tables.values() for y in (table.vectors, table.theta, table.bias))):
+            if x is not None:
+                x.grad = None
+        loss.backward()
+
+    def layer(table: Senses) -> None:
+        learn(chunked_loss(h, table, target, None, smoothing).loss)
+
+    def products(table: Senses) -> None:
+        with torch.no_grad():
+            for part in h.split(dispatch.chunk_size(table.vectors)):
+                D = product(part, table.vectors.t()).to(dtype)
+                product(D, table.vectors)
+                product(D.t(), part)
+
+    training["softmax over senses, 1.5"] = lambda: learn(cross_entropy(tables[1.5].vectors))
+    training["three products, 1.5"] = lambda: products(tables[1.5])
+    for ratio, table in tables.items():
+        training[f"KerBS, {ratio:g}"] = functools.partial(layer, table)
+        decoding[f"KerBS, {ratio:g}"] = functools.partial(WordScorer(table), rows)
+    return {"training": training, "decoding": decoding}
+
+
+def peak_memory(device: str, arm: Callable[[], Any]) -> float:
+    """MiB that an arm needs at most, on a GPU."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    arm()
+    torch.cuda.synchronize(device)
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = timing.parser("device", __doc__ or "", rounds=10)
+    parser.add_argument("--device", default="cuda", help="torch's name of the device (cuda)")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--sizes", type=int, nargs=3, action="append", metavar=("TOKENS", "FEATURES", "WORDS"))
+    parser.add_argument("--label-smoothing", type=float, default=0.0)
+    args = parser.parse_args()
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise SystemExit(f"--device {args.device}: torch {torch.__version__} finds no GPU here")
+    for N, d, V in args.sizes or SIZES:
+        case = Case(N, d, V)
+        print(f"== {N} tokens, d {d}, {V} words; predicted in half precision, 1.5 senses per word:")
+        for card, found in predictions(case).items():
+            print(f"  {card:<10}" + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in found.items()), flush=True)
+        for name in args.dtypes:
+            running = arms(case, args.device, DTYPES[name], args.label_smoothing)
+            backend = dispatch.backend_of(torch.zeros(1, 1, device=args.device, dtype=DTYPES[name]))
+            for kind, own in running.items():
+                times = timing.race(own, args.rounds)
+                timing.show(f"{kind}, {name}, backend {backend}", times, SOFTMAX)
+                settings = {**case._asdict(), "dtype": name, "device": args.device, "backend": backend, "kind": kind}
+                timing.keep(args.results, "device", settings, {"seconds": times})
+            if args.device.startswith("cuda"):
+                peaks = {arm: peak_memory(args.device, own) for arm, own in running["training"].items()}
+                print("  MiB at the peak: " + ", ".join(f"{arm} {mib:.0f}" for arm, mib in peaks.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The target's part of the loss and its gradient, for chunk kernels that do not know of targets: torch.py and cpu.py.
+
+The Triton kernels have it inside their own sweep over the senses; see gpu.py.
+"""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from kerbs_fairseq.functional.backends.base import (
+    ChunkKernels,
+    ChunkTotals,
+    FeatureNorms,
+    GradientWeights,
+    KernelValues,
+    SenseConstants,
+    kernel_values,
+)
+from kerbs_fairseq.functional.types import Senses
+
+
+class TargetsApart:
+    """See :class:`kerbs_fairseq.functional.backends.base.LossKernels`; ``kernels`` do all senses alike.
+
+    A few columns per token are then gathered from D before the backward kernel, and added to its result.
+    """
+
+    def __init__(
+        self,
+        kernels: ChunkKernels,
+        senses: Senses,
+        constants: Optional[SenseConstants],
+        gradient_dtype: Optional[torch.dtype] = None,
+    ) -> None:
+        self.kernels, self.senses, self.constants = kernels, senses, constants
+        self.sums, self.gradient_dtype = kernels.sums, gradient_dtype
+        self._values: Optional[KernelValues] = None
+
+    def forward(self, D: Tensor, norms: FeatureNorms, target: Tensor, words: bool) -> ChunkTotals:
+        """Keeps the values of the target's senses for :meth:`backward`."""
+        totals = self.kernels.forward(D, norms, words)
+        own = self.senses.index.rows(target)
+        missing, own = own < 0, own.clamp_min(0)
+        constants = self.constants and self.constants.at(own)
+        self._own = own
+        self._values = values = kernel_values(D.gather(1, own), norms.inverse, constants, self.senses.kernel)
+        scores = values.k * norms.norm
+        if self.senses.bias is not None:
+            scores = scores + self.senses.bias[own]
+        scores = (scores - totals.top).masked_fill(missing, -torch.inf)
+        return totals._replace(target=torch.logsumexp(scores, 1, keepdim=True), target_senses=scores)
+
+    def backward(
+        self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, weights: GradientWeights
+    ) -> tuple[Tensor, Tensor]:
+        """D becomes its gradient, or a copy in another precision does."""
+        own, values = self._own, self._values
+        assert values is not None
+        assert totals.target is not None
+        assert totals.target_senses is not None
+        dD = self.kernels.backward(D, norms, totals, weights.scale, weights.smooth)
+        G_own = torch.exp(totals.target_senses - totals.target) * -weights.target
+        dD.scatter_add_(1, own, G_own * values.slope)
+        by_norm = weights.scale * totals.mean + (G_own * values.k).sum(1, keepdim=True)
+        if totals.word_mean is not None:
+            by_norm -= weights.smooth * totals.word_mean
+        flat = own.flatten()
+        if self.senses.bias is not None:
+            self.sums[3].index_add_(0, flat, G_own.flatten())
+        if self.constants is not None:
+            for sums, value in zip(self.sums, (values.F, values.T, values.linear)):
+                sums.index_add_(0, flat, (G_own * norms.norm * value).flatten())
+        return dD if self.gradient_dtype is None else dD.to(self.gradient_dtype), by_norm
