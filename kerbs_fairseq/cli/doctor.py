@@ -3,7 +3,6 @@
 Exit code 0 if all is well, 1 if not.
 """
 
-import argparse
 import functools
 import importlib
 import platform
@@ -19,6 +18,7 @@ import kerbs_fairseq
 from kerbs_fairseq import plugin, requirements
 from kerbs_fairseq.plugin import fairseq_patches
 from kerbs_fairseq.runs import process as commands
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import console
 
 NAME = "kerbs-doctor"
@@ -144,7 +144,7 @@ def report() -> tuple[str, int]:
 
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=NAME,
         description="Show versions, the fixes made to fairseq and why, devices, and what is wrong. Exit code 0 or 1.",
     )
