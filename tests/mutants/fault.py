@@ -31,7 +31,8 @@ class Fault:
 
 KERNEL, WORDS, LOSS = "functional/kernel.py", "functional/words.py", "functional/chunked_loss.py"
 CPU, CONSTANTS, TYPES = "functional/backends/cpu.cpp", "functional/backends/base.py", "functional/types.py"
-TARGETS = "functional/backends/targets.py"
+TARGETS, HALF, GPU = (f"functional/backends/{name}.py" for name in ("targets", "half_products", "gpu"))
+EAGER, PATCHES = "functional/eager.py", "plugin/fairseq_patches.py"
 TABLE, STATISTICS, LAYER = "modules/sense_table.py", "modules/statistics.py", "modules/layer.py"
 POLICY, ROWS, MOVES = "allocation/policy.py", "allocation/parameter_rows.py", "allocation/reallocator.py"
 HOOK, CRITERION, TIED = "plugin/update_hook.py", "plugin/criterion.py", "plugin/tied_input.py"

@@ -17,6 +17,7 @@ from fault import (
     WORDS,
     Fault,
 )
+from faults_of_gpu import GPU_FAULTS
 from faults_of_plugin import PLUGIN_FAULTS
 
 FAULTS = [
@@ -445,4 +446,5 @@ FAULTS = [
         "test_rows.py test_reallocator.py",
     ),
     *PLUGIN_FAULTS,
+    *GPU_FAULTS,
 ]
