@@ -5,6 +5,7 @@ Exit code 0 if all is well, 1 if not.
 
 import functools
 import importlib
+import os
 import platform
 import signal
 import subprocess
@@ -124,6 +125,10 @@ def problems() -> Iterator[str]:
                 )
         if trial().died:
             yield f"KerBS on this CPU: {trial().reason}; remove the cache of compiled kernels, or set KERBS_NATIVE=0"
+        dispatch = importlib.import_module("kerbs_fairseq.functional.backends.dispatch")
+        asked = os.environ.get(dispatch.VARIABLE, "")
+        if asked and asked not in dispatch.NAMES:
+            yield f"{dispatch.VARIABLE}={asked}: there are {', '.join(dispatch.NAMES)}; unset it for the best one"
         if fairseq_patches.skipped():
             yield f"fixes are left out: unset {fairseq_patches.SKIP_VARIABLE} unless you mean it"
 
