@@ -42,7 +42,9 @@ def test_fairseq_that_does_not_import(tmp_path: Path) -> None:
 
 
 def test_fixes_left_out_are_shown() -> None:
-    done = start("kerbs-doctor", env={**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: "ema-integers"})
+    env = {**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: "ema-integers", "KERBS_BACKEND": "magic"}
+    done = start("kerbs-doctor", env=env)
+    assert "KERBS_BACKEND=magic: there are torch, cpu, triton" in done.stdout
     assert done.returncode == 1
     assert f"{'ema-integers':<20}left out by {fairseq_patches.SKIP_VARIABLE}" in done.stdout
 

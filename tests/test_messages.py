@@ -56,6 +56,7 @@ def damaged(folder: Path, pairs: Path, model: Path) -> Path:
         ("pairs", "--valid-subset valid,dev", "there is no data set 'dev' in"),
         ("pairs", "--fp16", "--fp16 needs a GPU"),
         ("pairs", "--bf16", "fairseq takes --bf16 and --tpu for the use of a TPU"),
+        ("pairs", "BACKEND", "KERBS_BACKEND=magic: there are "),
         ("pairs", "--lr 1e30", "training has diverged (gradients are Nan/Inf): use a lower --lr"),
     ],
 )
@@ -66,7 +67,8 @@ def test_training_ends_with_a_line(
     folder = str(pairs) if data == "pairs" else data.replace("BAD", bad)
     options = options.replace("BAD", bad).replace("MODEL", f"{transformer}/checkpoint_best.pt")
     command = f"fairseq-train {folder} --user-dir {PACKAGE} {KERBS} --save-dir {tmp_path}/save {QUICK} --max-update 3"
-    assert message.replace("BAD", bad) in line_of(start(f"{command} {options}"))
+    env = {**ENVIRONMENT, "KERBS_BACKEND": "magic"} if options == "BACKEND" else ENVIRONMENT
+    assert message.replace("BAD", bad) in line_of(start(f"{command} {options.replace('BACKEND', '')}", env=env))
 
 
 @pytest.mark.e2e

@@ -117,10 +117,10 @@ def about_saving(error: BaseException, path: list[Call]) -> Optional[str]:
 
 
 def about_options(error: BaseException, path: list[Call]) -> Optional[str]:
-    """What fairseq's commands themselves check, and say well."""
+    """What fairseq's commands themselves check, or our choice of a backend, and say well."""
     inner = path[-1] if path else Call("", "", {})
     known = isinstance(error, (AssertionError, ValueError)) or type(error) is Exception
-    of_fairseq = inner.module.startswith("fairseq_cli.") or inner.function == "filter_indices_by_size"
+    of_fairseq = inner.module.startswith("fairseq_cli.") or inner.function in ("filter_indices_by_size", "forced")
     return reason(error) if known and of_fairseq and str(error) else None
 
 
