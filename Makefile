@@ -3,6 +3,7 @@
 # make test-all   and those that repeat in another shape what others test (some five minutes more)
 # make lint   ruff and mypy
 # make mutants   put seeded faults into a copy, one at a time: a test must catch each (some five minutes)
+# make test-python PYTHON=python3.13   the tests with another Python, in an environment of its own
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
 #             DEVICE=cuda: on a GPU, in each precision, against the prediction of docs/performance.md
@@ -21,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 DEVICE ?= cpu
 
-.PHONY: help setup test test-all test-gpu test-install mutants demo bench results-table lint clean
+.PHONY: help setup test test-all test-python test-gpu test-install mutants demo bench results-table lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -39,7 +40,7 @@ $(READY): setup.py pyproject.toml requirements/pinned.txt requirements/dev.txt b
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet torch==2.13.0
 	$(PIP) install --quiet --no-warn-conflicts --constraint requirements/pinned.txt \
-	  --editable . --requirement requirements/dev.txt
+	  --editable ".[fairseq,recipes,report,dev]"
 	$(PIP) install --quiet --no-deps fairseq==0.12.2
 	@touch $@
 
@@ -54,6 +55,11 @@ test-gpu: $(READY)
 
 test-install: $(READY)
 	$(BIN)/python -m pytest -m install $(ARGS)
+
+# The environment is kept, named after the version: torch is large.
+test-python:
+	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
+	$(MAKE) test VENV=.venv-$$version PYTHON=$(PYTHON) ARGS="$(ARGS)"
 
 mutants: $(READY)
 	@$(BIN)/python tests/mutants $(ARGS)
@@ -73,4 +79,4 @@ lint: $(READY)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,11 +5,15 @@ of hydra-core 1.0) have instances of other dataclasses as defaults. ``kerbs_fair
 Python starts. It imports nothing itself; it waits for the first import of fairseq or hydra, steps out of the way, and
 from then on gives the dataclasses of those two packages, and of no other, the identity hash that every ordinary
 object has.
+
+fairseq's commands without ``--user-dir kerbs_fairseq`` know none of our models, and with today's torch cannot read a
+checkpoint: what they say then does not tell why, so this module says it.
 """
 
 import sys
 
 PACKAGES = ("fairseq", "hydra")
+FORGOTTEN = "add --user-dir kerbs_fairseq to the command"
 
 
 class Watch:
@@ -21,7 +25,10 @@ class Watch:
         if name in PACKAGES:
             # a new list: taking an item out of the one that is being gone through would skip the next finder
             sys.meta_path = [finder for finder in sys.meta_path if finder is not Watch]
-            give_identity_hash()
+            if sys.version_info >= (3, 11):
+                give_identity_hash()
+            if name_of_command().startswith("fairseq-") and not any(a.startswith("--user-dir") for a in sys.argv):
+                remind_of_user_dir()
         return None  # noqa: PLR1711  (the answer is the point)
 
 
@@ -40,5 +47,34 @@ def give_identity_hash():  # type: ignore[no-untyped-def]
     dataclasses._process_class = _process_class  # type: ignore[attr-defined]
 
 
-if sys.version_info >= (3, 11) and not any(name in sys.modules for name in PACKAGES):
+def name_of_command():  # type: ignore[no-untyped-def]
+    """Of the main program: fairseq-train."""
+    return (sys.argv[:1] or [""])[0].replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
+
+
+def remind_of_user_dir():  # type: ignore[no-untyped-def]
+    """A command that needs us and does not load us: end it if it names a model of ours, explain how it ends if not."""
+    before = ""
+    for argument in sys.argv[1:]:
+        option, _, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
+        ours = value.startswith(("kerbs_", "mos_")) or value == "gru_lm"
+        if option.startswith(("--kerbs-", "--mos-")) or (option in ("--arch", "-a", "--criterion") and ours):
+            sys.exit(f"{name_of_command()}: {argument} is of kerbs_fairseq: {FORGOTTEN}")
+        before = argument
+    hook = sys.excepthook
+
+    def explain(kind, error, traceback):  # type: ignore[no-untyped-def]
+        text = str(error)
+        if "kerbs_fairseq" not in sys.modules and ("Weights only load failed" in text or "kerbs_" in text):
+            print(
+                f"{name_of_command()}: the checkpoint cannot be read without kerbs_fairseq: {FORGOTTEN}",
+                file=sys.stderr,
+            )
+        else:
+            hook(kind, error, traceback)
+
+    sys.excepthook = explain
+
+
+if not any(name in sys.modules for name in PACKAGES):
     sys.meta_path.insert(0, Watch)

@@ -1,28 +1,35 @@
-"""kerbs_fairseq: fairseq decoders with a Kernelized Bayesian Softmax (KerBS) in place of the softmax.
+"""kerbs_fairseq: the Kernelized Bayesian Softmax (KerBS) for torch, and as a plugin for fairseq.
 
-``fairseq-train ... --user-dir kerbs_fairseq`` imports this package, and so does ``import kerbs_fairseq`` in a program:
-both mend what is broken in the installed fairseq and register everything that the plugin adds.
-
-Where fairseq cannot be used the reason is kept in ``plugin_fault``. The mathematics and the modules, which need torch
-alone, stay importable all the same, and so does ``kerbs-doctor``.
+``from kerbs_fairseq import KernelizedBayesianSoftmax, Reallocator`` needs torch alone and changes no other library. The
+plugin activates itself where fairseq is used: through ``--user-dir kerbs_fairseq``, when fairseq was imported before
+this package, or as soon as it is imported after it (:mod:`kerbs_fairseq.activation`).
 """
 
 from kerbs_fairseq.runs import interrupts
 
 interrupts.watch()
 
-import sys  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
-from kerbs_fairseq import requirements  # noqa: E402
-from kerbs_fairseq.plugin import fairseq_patches as compat  # noqa: E402
+from kerbs_fairseq import activation  # noqa: E402
+
+if TYPE_CHECKING:
+    from kerbs_fairseq.allocation.reallocator import Reallocator
+    from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
+    from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
 
 __version__ = "0.2.0"
+__all__ = ["KernelizedBayesianSoftmax", "MixtureOfSoftmaxes", "Reallocator"]
 
-plugin_fault = compat.skip_fault() or requirements.fault()
 
-if plugin_fault is None:
-    from kerbs_fairseq.plugin import register as register  # registers by being imported
-elif "fairseq" in sys.modules:  # fairseq is importing us, through --user-dir: going on would only fail later
-    requirements.stop(plugin_fault)
-else:
-    requirements.warn(plugin_fault)
+def __getattr__(name: str) -> Any:
+    """Import the layers and the Reallocator when they are asked for: the commands that need no torch start faster."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kerbs_fairseq import modules
+    from kerbs_fairseq.allocation import reallocator
+
+    return getattr(reallocator if name == "Reallocator" else modules, name)
+
+
+activation.watch()

@@ -98,6 +98,13 @@ class NotSupported(UserError, ImportError):
     """The fairseq part of the package cannot work here; the text says why, and what to install."""
 
 
+def require(package: str) -> None:
+    """Raise the ImportError that says what to install, where ``package`` is missing or not supported."""
+    reason = next(fault_of(need) for need in NEEDS if need.package == package)
+    if reason is not None:
+        stop(reason)
+
+
 def stop(reason: str) -> NoReturn:
     """End with one line: without a traceback where a fairseq command is the main program, else as an ImportError."""
     refuse(f"kerbs_fairseq: {reason}", NotSupported)

@@ -53,12 +53,31 @@ cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, 
 }
 
 lock_run() { # one process at a time works on a run; the lock lasts until this script and all that it started have ended
-  local code=0
-  { mkdir -p "$RUN" && exec {LOCK}>"$RUN/.lock"; } 2>/dev/null || die "$RUN cannot be written"
+  local code=0 holders
+  { mkdir -p "$RUN" && exec {LOCK}<>"$RUN/.lock"; } 2>/dev/null || die "$RUN cannot be written"
   command -v flock >/dev/null || return 0 # not on every system
   flock --wait 5 "$LOCK" 2>/dev/null || code=$?
   # other codes than 1 are of file systems that have no locks
-  [ "$code" -ne 1 ] || die "another process is at work on $CELL, seed $SEED in $OUT: wait for it, or stop it"
+  holders=$(cat "$RUN/.lock")
+  [ "$code" -ne 1 ] ||
+    die "another process is at work on $CELL, seed $SEED in $OUT: wait for it, or stop it${holders:+: kill $holders}"
+  echo $$ >"$RUN/.lock"
+}
+
+run_training() { # run_training COMMAND...: its output into train.log; it ends when this script is told to end
+  local logger training code=0
+  exec {PIPE}> >(tee -a "$RUN/train.log" | { grep --line-buffered '| valid |' || true; })
+  logger=$!
+  "$@" >&"$PIPE" 2>&1 {PIPE}>&- &
+  training=$!
+  exec {PIPE}>&-
+  echo "$$ $training" >"$RUN/.lock"
+  # a shell that waits for a foreground command gets no signal, and one that is ended does not end what it has started
+  trap 'kill $training 2>/dev/null; wait $training; exit 143' TERM INT HUP
+  wait $training || code=$?
+  trap - TERM INT HUP
+  wait $logger
+  return $code
 }
 
 same_settings() { # same_settings FILE TEXT: stop if it was made with others; else write them down
@@ -87,6 +106,8 @@ train_cell() { # train_cell ARCH SMOOTHING OPTION...: train, or go on with, the 
   fi
   options+=("${arm_options[@]}" --criterion "$criterion")
   [ "$smoothing" = 0 ] || options+=(--label-smoothing "$smoothing")
+  [[ ! " ${MORE[*]} " =~ " "--(save-d[ir]*|no-s[ave]*)[=\ ] ]] ||
+    die "-- --${BASH_REMATCH[1]}: the recipe itself says where the model is saved; --out is the folder it works in"
   options+=(--no-epoch-checkpoints --log-format json --log-interval 100 "${MORE[@]}")
   [ -f "$RUN/trained" ] || lock_run # what is finished is only read
   same_settings "$RUN/training" "--arch $arch ${options[*]}"
@@ -100,9 +121,9 @@ train_cell() { # train_cell ARCH SMOOTHING OPTION...: train, or go on with, the 
   [ -f "$RUN/checkpoint_last.pt" ] || rm -f "$RUN/moves.tsv" "$RUN/train.log" # of a training that got nowhere
   rm -rf "$RUN"/{scores.json,evaluation,test.hyp,test.nll,generate-test.txt,eval-lm.log} "$RUN"/valid_lenpen_*
   say "$CELL, seed $SEED: fairseq-train $OUT/binary --arch $arch ${options[*]}"
-  fairseq-train "$OUT/binary" --user-dir "$USER_DIR" --arch "$arch" --save-dir "$RUN" "${paths[@]}" "${options[@]}" 2>&1 |
-    tee -a "$RUN/train.log" | { grep --line-buffered '| valid |' || true; } ||
+  run_training fairseq-train "$OUT/binary" --user-dir "$USER_DIR" --arch "$arch" --save-dir "$RUN" "${paths[@]}" "${options[@]}" ||
     die "$CELL, seed $SEED failed: $(tail -n 1 "$RUN/train.log"); all it said is in $RUN/train.log"
+  [ -s "$RUN/checkpoint_best.pt" ] || die "$CELL, seed $SEED: fairseq-train has left no checkpoint_best.pt in $RUN"
   touch "$RUN/trained"
 }
 

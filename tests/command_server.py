@@ -104,6 +104,7 @@ def run(request: dict[str, Any]) -> None:
     if name == "python":
         program, *arguments = arguments
     sys.argv, sys.path[0] = [program, *arguments], str(Path(program).parent)
+    sys.modules["__main__"].__file__ = program  # also when it has ended with an exception
     runpy.run_path(program, run_name="__main__")
 
 

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import PACKAGE, SMALL_LSTM, run, train, twin
+from commands import PACKAGE, SMALL_LSTM, run, start, train, twin
 
 from kerbs_fairseq.cli import average
+from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
+from kerbs_fairseq.modules.sense_table import checksum, damage
 
 VECTORS, MAP, USAGE = (
     f"decoder.head.{name}" for name in ("senses.vectors", "senses.sense_to_word", "statistics.usage")
 )
+CHECKSUM = "decoder.head.senses.map_checksum"
 
 
 def checkpoint(path: Path, number: float, moved: bool = False, **more: object) -> Path:
@@ -118,3 +121,68 @@ def test_average_of_a_run_translates(pairs: Path, tmp_path: Path) -> None:
     run(f"kerbs-average {tmp_path} --last 2 --output {tmp_path}/average.pt")
     out = run(f"fairseq-generate {pairs} --user-dir {PACKAGE} --path {tmp_path}/average.pt --batch-size 60")
     assert len(re.findall(r"^H-\d+\t", out, re.M)) == 60
+
+
+def floor_divided(paths: list[Path], output: Path) -> Path:
+    """What fairseq's scripts/average_checkpoints.py makes: sums, divided, integers rounded down."""
+    states = [torch.load(path, weights_only=False) for path in paths]
+    for name, value in states[0]["model"].items():
+        total = sum(state["model"][name].clone() for state in states)
+        mean = total / len(states) if value.is_floating_point() else total // len(states)
+        states[0]["model"][name] = mean
+    torch.save(states[0], output)
+    return output
+
+
+@pytest.mark.e2e
+def test_an_average_by_fairseqs_own_script_is_refused_where_senses_moved(
+    reported: Path, pairs: Path, tmp_path: Path
+) -> None:
+    last = reported.parent / "kerbs" / "checkpoint_last.pt"
+    state = torch.load(last, weights_only=False)
+    same = floor_divided([last, last], tmp_path / "same.pt")
+    generate = f"fairseq-generate {pairs} --user-dir {PACKAGE} --batch-size 60 --path"
+    model = torch.load(same, weights_only=False)["model"]
+    assert damage(model, "decoder.head.senses.") is None  # equal maps
+    table = KernelizedBayesianSoftmax(4, 5, senses=2).senses
+    table.sense_to_word = state["model"][MAP].clone()
+    two = (state["model"][MAP] == int(state["model"][MAP].mode().values)).nonzero()[0]
+    table.sense_to_word[two] = 7
+    state["model"][MAP] = table.sense_to_word
+    state["model"][CHECKSUM] = table.state_dict()["map_checksum"]
+    torch.save(state, tmp_path / "moved.pt")
+    mixed = floor_divided([last, tmp_path / "moved.pt"], tmp_path / "mixed.pt")
+    message = "its map from senses to words is not the one that was saved"
+    for command in (f"{generate} {mixed}", f"kerbs-inspect {mixed}", f"kerbs-average {mixed} -o {tmp_path}/out.pt"):
+        done = start(command)
+        assert done.returncode != 0
+        assert message in done.stderr
+        assert "use kerbs-average" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_checksums_of_means_are_not_means_of_checksums() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(200):
+        one = torch.randint(0, 50, (80,), generator=generator)
+        other = one.clone()
+        other[int(torch.randint(0, 80, (1,), generator=generator))] += 2
+        mean, sums = (one + other) // 2, (checksum(one) + checksum(other)) // 2
+        assert checksum(mean) != sums
+        assert checksum(one) != checksum(other)
+        assert checksum(one) == checksum(one.clone())
+
+
+def test_only_regular_files_are_written_and_links_followed(tmp_path: Path) -> None:
+    one = checkpoint(tmp_path / "1.pt", 1.0)
+    (tmp_path / "link.pt").symlink_to(tmp_path / "target.pt")
+    average.main([str(one), "-o", str(tmp_path / "link.pt")])
+    assert (tmp_path / "link.pt").is_symlink()
+    assert torch.load(tmp_path / "target.pt", weights_only=False)["cfg"] == {"number": 1.0}
+    (tmp_path / "again.pt").symlink_to(one)
+    for output, message in (("again.pt", "it is one of the inputs"), ("/dev/null", "it is not a regular file")):
+        with pytest.raises(SystemExit, match=message):
+            average.main([str(one), "-o", str(tmp_path / output)])
+    bad = checkpoint(tmp_path / "nan.pt", float("nan"))
+    with pytest.raises(SystemExit, match="has NaN or infinities"):
+        average.main([str(bad), "-o", str(tmp_path / "out.pt")])

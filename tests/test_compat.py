@@ -10,8 +10,8 @@ import pytest
 import torch
 from commands import ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFORMER, by_two, launch, start
 
-import kerbs_fairseq
-from kerbs_fairseq.plugin import fairseq_patches as compat
+from kerbs_fairseq import plugin
+from kerbs_fairseq.plugin import fairseq_patches
 
 EMA_PROGRAM = """
 import types
@@ -52,7 +52,7 @@ print(data_utils.compute_mask_indices((2, 40), None, 0.3, 4, no_overlap=True).sh
 
 
 def without(*fixes: str) -> dict[str, str]:
-    return {**ENVIRONMENT, compat.SKIP_VARIABLE: ",".join(fixes)}
+    return {**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: ",".join(fixes)}
 
 
 def python(program: str, env: dict[str, str] = ENVIRONMENT) -> subprocess.CompletedProcess:
@@ -60,7 +60,7 @@ def python(program: str, env: dict[str, str] = ENVIRONMENT) -> subprocess.Comple
 
 
 def test_every_fix_is_in_force_here() -> None:
-    assert kerbs_fairseq.register.applied == [fix.name for fix in compat.FIXES]
+    assert plugin.applied == [fix.name for fix in fairseq_patches.FIXES]
 
 
 def test_applying_again_changes_nothing() -> None:
@@ -68,7 +68,7 @@ def test_applying_again_changes_nothing() -> None:
     from fairseq.models.ema.ema import EMA
 
     before = (checkpoint_utils.torch, EMA.__init__)
-    assert compat.apply() == kerbs_fairseq.register.applied
+    assert fairseq_patches.apply() == plugin.applied
     assert (checkpoint_utils.torch, EMA.__init__) == before
 
 
@@ -85,9 +85,9 @@ def test_torch_and_numpy_themselves_are_untouched() -> None:
 
 def test_needless_fix_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    fix = compat.Fix("needless", "", lambda: False, lambda: made.append(1))
-    monkeypatch.setattr(compat, "FIXES", (*compat.FIXES, fix))
-    assert "needless" not in compat.apply()
+    fix = fairseq_patches.Fix("needless", "", lambda: False, lambda: made.append(1))
+    monkeypatch.setattr(fairseq_patches, "FIXES", (*fairseq_patches.FIXES, fix))
+    assert "needless" not in fairseq_patches.apply()
     assert made == []
 
 
@@ -96,7 +96,7 @@ def test_unknown_fix_cannot_be_left_out() -> None:
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "text_to_speech" not in line]
     assert line.startswith(
-        f"kerbs_fairseq: {compat.SKIP_VARIABLE} names no such fix: no-such-fix (there are checkpoint"
+        f"kerbs_fairseq: {fairseq_patches.SKIP_VARIABLE} names no such fix: no-such-fix (there are checkpoint"
     )
 
 
@@ -209,4 +209,4 @@ def test_adaptive_loss(pairs: Path, tmp_path: Path) -> None:
 
 
 def test_environment_of_the_tests_leaves_no_fix_out() -> None:
-    assert not os.environ.get(compat.SKIP_VARIABLE)
+    assert not os.environ.get(fairseq_patches.SKIP_VARIABLE)

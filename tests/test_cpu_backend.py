@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kerbs_fairseq.functional import decoding
 from kerbs_fairseq.functional.backends import build, cpu
+from kerbs_fairseq.functional.backends.packed import PackedMatrix, can_pack
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.decoding import WordScorer
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex, word_log_probs
+from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 
 PARAMETERS = ("vectors", "theta", "bias")
 needs_compiler = pytest.mark.skipif(build.native().library is None, reason=build.native().reason)
@@ -86,3 +89,34 @@ def test_nan_is_not_lost(where: str) -> None:
 def test_only_float32_on_a_cpu_is_compiled() -> None:
     assert not cpu.is_compiled(torch.zeros(1, dtype=torch.float64))
     assert not cpu.is_compiled(torch.zeros(1, device="meta"))
+
+
+# --- packed products
+
+
+@pytest.mark.skipif(not can_pack(torch.ones(1, 1)), reason="torch was built without oneDNN")
+@pytest.mark.parametrize(("n", "S", "d"), [(1, 1, 1), (3, 17, 5), (7, 64, 33), (160, 1001, 24), (513, 40, 8)])
+def test_packed_products_are_products(n: int, S: int, d: int) -> None:
+    generator = torch.Generator().manual_seed(n)
+    matrix, features = (torch.randn(size, d, generator=generator) for size in (S, n))
+    found = PackedMatrix(matrix, 160).products(features)
+    torch.testing.assert_close(found, (features.double() @ matrix.double().t()).float())
+    assert found.stride(0) % 16 == 0
+    features[0] = torch.nan
+    assert PackedMatrix(matrix, 160).products(features)[0].isnan().all()
+
+
+def test_what_is_not_packed() -> None:
+    assert not can_pack(torch.ones(2, 2, dtype=torch.float64))
+    assert not can_pack(torch.ones(0, 2))
+    assert not can_pack(torch.ones(2, 2, device="meta"))
+
+
+def test_scores_with_and_without_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = KernelizedBayesianSoftmax(6, 50, senses=2.5).eval()
+    x = torch.randn(9, 6)
+    with torch.no_grad():
+        packed = layer.log_prob(x)
+        monkeypatch.setattr(decoding, "can_pack", lambda matrix: False)
+        layer.train().eval()
+        torch.testing.assert_close(layer.log_prob(x), packed)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from commands import ENVIRONMENT, SMALL_LSTM, SMALL_TRANSFORMER, by_two, run, start, train, weights
 
-from kerbs_fairseq.plugin import fairseq_patches as compat
+from kerbs_fairseq.plugin import fairseq_patches
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough]  # with KerBS: test_kerbs_commands.py
 
@@ -19,7 +19,7 @@ LSTM_UPDATES = "--max-update 4 --dropout 0"
 def test_two_processes_resume(pairs: Path, tmp_path: Path, fixed: bool) -> None:
     # the second process gets the checkpoint from the first, through fairseq.distributed.utils
     train(pairs, SMALL_LSTM, tmp_path, "--max-update 2")
-    env = ENVIRONMENT if fixed else {**ENVIRONMENT, compat.SKIP_VARIABLE: "checkpoint-load"}
+    env = ENVIRONMENT if fixed else {**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: "checkpoint-load"}
     done = start(by_two(pairs, SMALL_LSTM, tmp_path, "--max-update 3 --ddp-backend legacy_ddp"), env=env)
     if fixed:
         assert done.returncode == 0, done.stderr

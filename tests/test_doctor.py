@@ -10,7 +10,7 @@ from commands import ENVIRONMENT, pretend, start
 from kerbs_fairseq import requirements
 from kerbs_fairseq.cli import doctor
 from kerbs_fairseq.functional.backends import triton
-from kerbs_fairseq.plugin import fairseq_patches as compat
+from kerbs_fairseq.plugin import fairseq_patches
 
 pytestmark = pytest.mark.e2e
 
@@ -22,7 +22,7 @@ def test_healthy_environment() -> None:
     assert done.stderr == ""
     for need in requirements.NEEDS:
         assert f"{need.package:<20}{requirements.version_of(need.package)}" in done.stdout
-    for fix in compat.FIXES:
+    for fix in fairseq_patches.FIXES:
         assert f"{fix.name:<20}active" in done.stdout
         assert " ".join(fix.reason.split()) in " ".join(done.stdout.split())
 
@@ -42,9 +42,9 @@ def test_fairseq_that_does_not_import(tmp_path: Path) -> None:
 
 
 def test_fixes_left_out_are_shown() -> None:
-    done = start("kerbs-doctor", env={**ENVIRONMENT, compat.SKIP_VARIABLE: "ema-integers"})
+    done = start("kerbs-doctor", env={**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: "ema-integers"})
     assert done.returncode == 1
-    assert f"{'ema-integers':<20}left out by {compat.SKIP_VARIABLE}" in done.stdout
+    assert f"{'ema-integers':<20}left out by {fairseq_patches.SKIP_VARIABLE}" in done.stdout
 
 
 def test_backends() -> None:

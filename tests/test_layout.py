@@ -12,7 +12,7 @@ MAY_IMPORT = {
     "functional": set(),
     "modules": {"functional"},
     "allocation": {"functional", "modules"},
-    "runs": set(),
+    "runs": {"functional"},
     "plugin": CORE | {"runs"},
     "corpora": {"runs"},
     "evaluation": {"corpora", "runs"},

@@ -40,8 +40,20 @@ def test_a_resumed_run_keeps_what_it_does_not_repeat(tmp_path: Path) -> None:
     for update in (7, 5):  # the last one: a checkpoint that was saved right after an event
         log.begin(update)
         assert log.path.read_text().splitlines() == ["\t".join(Row._fields), "5\t1\ta\tb\t0.25\t-3"]
-    with pytest.raises(ValueError, match="has the moves of another run"):
+
+
+def test_moves_of_a_training_that_does_not_go_on_are_put_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of another run, or of one that was killed before its first checkpoint: the next start begins at update 0."""
+    for number in (1, 2):
+        log = MoveLog(str(tmp_path / "moves.tsv"))
         log.begin(0)
+        log.add([Row(number, 1, "a", "b", 0.25, -3.0)])
+    log.begin(0)
+    assert read_moves(log.path) == []
+    assert [read_moves(tmp_path / f"moves.tsv.{n}")[0][0] for n in (1, 2)] == [1, 2]
+    assert caplog.text.count("had moves of a training that does not go on: they are in") == 2
 
 
 def test_a_full_disk_is_said_once_and_made_up_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

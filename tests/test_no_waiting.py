@@ -75,10 +75,7 @@ def on_meta(layer: KernelizedBayesianSoftmax) -> KernelizedBayesianSoftmax:
         return [moved(item) for item in x] if isinstance(x, list) else x
 
     index.__dict__.update({name: moved(value) for name, value in vars(index).items()})
-    layer.senses._index, layer.senses._index_is_of = (
-        index,
-        (layer.senses.sense_to_word, layer.senses.sense_to_word._version),
-    )
+    layer.senses._index = index, layer.senses.sense_to_word, layer.senses.sense_to_word._version
     return layer
 
 
@@ -164,13 +161,10 @@ def test_decoding_step(dtype: torch.dtype) -> None:
     index = layer.senses.index
     with mock.patch("kerbs_fairseq.functional.decoding.SenseIndex", return_value=index):
         scorer = WordScorer(layer.senses.senses())
-    state = [layer.prune, *((p.data_ptr(), p._version) for p in layer.senses.parameters())]
-    layer._kept = scorer, state
     with torch.no_grad(), nothing_waits():
         for _ in range(2):
-            log_probs = LogProbs.of(layer.log_prob(torch.empty(5, D, device=META, dtype=dtype)))
+            log_probs = LogProbs.of(layer.log_prob(torch.empty(5, D, device=META, dtype=dtype), scorer))
             assert log_probs.shape == (5, V)
-    assert layer._kept[0] is scorer
 
 
 @pytest.mark.parametrize(

@@ -152,19 +152,19 @@ def test_the_ablations_by_options_alone(pairs: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ("--kerbs-move-log {folder}/no/moves.tsv", "moves.tsv: No such file or directory"),
-        ("--kerbs-move-log {folder}/old.tsv", "has the moves of another run: choose another file"),
+        ("--kerbs-move-log {folder}/old.tsv", "is not a table of moves: choose another file"),
         ("--kerbs-strategy best", "--kerbs-strategy best: there are idle, loss, paper, released"),
     ],
 )
 def test_mistakes(pairs: Path, tmp_path: Path, options: str, message: str) -> None:
-    (tmp_path / "old.tsv").write_text("update\tsense\tfrom_word\tto_word\tusage\tlog_accuracy\n5\t1\ta\tb\t0\t0\n")
+    (tmp_path / "old.tsv").write_text("update\tsense\n5\t1\n")
     before = sorted(tmp_path.iterdir())
     refused(
         f"fairseq-train {pairs} --user-dir {PACKAGE} {twin(SMALL_LSTM)} {QUICK} --save-dir {tmp_path}/save "
         f"--criterion kerbs_cross_entropy --max-update 9 {options.format(folder=tmp_path)}",
         message,
     )
-    assert (tmp_path / "old.tsv").read_text().endswith("5\t1\ta\tb\t0\t0\n")
+    assert (tmp_path / "old.tsv").read_text().endswith("5\t1\n")
     assert [path for path in sorted(tmp_path.iterdir()) if path.name != "save"] == before
 
 

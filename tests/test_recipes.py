@@ -244,7 +244,7 @@ echo '| valid | {"valid_ppl": "9.0"}'
 while [ "$1" != --save-dir ]; do shift; done
 flock --nonblock "$2/.lock" true 2>/dev/null && echo UNLOCKED >>"$CALLS"
 if [ -n "$FAIL" ]; then echo "CUDA out of memory"; exit 1; fi
-touch "$2/checkpoint_last.pt"; echo done training
+touch "$2/checkpoint_last.pt"; [ -n "$UNSAVED" ] || echo model >"$2/checkpoint_best.pt"; echo done training
 """
 
 

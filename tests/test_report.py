@@ -18,7 +18,7 @@ from kerbs_fairseq.inspection.contexts import Reader
 from kerbs_fairseq.inspection.findings import rank_correlation
 from kerbs_fairseq.inspection.learned import load
 from kerbs_fairseq.report import command, compare, plots
-from kerbs_fairseq.report.album import of_words
+from kerbs_fairseq.report.album import of_widths, of_words
 from kerbs_fairseq.report.drawing import INK, PALETTE, Picture, axes, inline, style
 from kerbs_fairseq.report.gather import gather
 from kerbs_fairseq.report.spaces import Contexts, Kept, candidates, main_axes
@@ -154,8 +154,18 @@ def test_rank_correlation() -> None:
     assert rank_correlation([1.0, 1, 2, 3], [2.0, 2, 5, 9]) == pytest.approx(1), "equal values share a rank"
 
 
-def test_the_search_has_what_inspect_says(made_up: Path) -> None:
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_the_search_has_what_inspect_says(made_up: Path, tmp_path: Path, data: Path, with_bias: bool) -> None:
     model = load(made_up)
+    assert model.bias is None
+    if with_bias:
+        raw, rates = torch.linspace(-2, 1, 12), torch.tensor([1_000_000, 3_000_000])
+        more = {f"decoder.head.senses.{name}": value for name, value in (("bias_raw", raw), ("rates", rates))}
+        model = load(checkpoint(tmp_path / "bias.pt", data, **more))
+        torch.testing.assert_close(model.bias, 3 * raw)
+        quantiles = findings.everything(model)["bias"]["quantiles"]
+        assert (quantiles["0%"], quantiles["100%"]) == (pytest.approx(-6), pytest.approx(3))
+        assert "bias" in [picture.name for _, picture in of_widths(model, None)]
     found = vocabulary(model, None)
     assert [word for word, _, _ in found["words"]] == ["the", "money", "river", "bank"]  # by frequency
     words = [word for word, _, _ in found["words"]]
@@ -163,9 +173,9 @@ def test_the_search_has_what_inspect_says(made_up: Path) -> None:
         detail = findings.word_in_detail(model, word, nearest=4)
         assert count == detail["count"]
         for row, sense in zip(senses, detail["senses"]):
-            assert row[:3] == [pytest.approx(sense[name], abs=6e-4) for name in ("theta", "share", "length")]
+            assert row[:4] == [pytest.approx(sense[name], abs=6e-4) for name in ("theta", "bias", "share", "length")]
             near = list(dict.fromkeys(other["word"] for other in sense["nearest"]))
-            assert [words[i] for i in row[3]] == [other for other in near if other in words]
+            assert [words[i] for i in row[4]] == [other for other in near if other in words]
 
 
 # --- pictures
@@ -332,16 +342,16 @@ def test_mistakes_get_one_line(
 def test_a_trained_model_has_every_part(reported: Path, corpus: Path) -> None:
     text = (reported / "index.html").read_text(encoding="utf-8")
     names = {path.name for path in (reported / "figures").iterdir()}
-    expected = "training moves words-over-time senses frequency theta kernel spread word-the word-a word-bank "
+    expected = "training moves words-over-time senses frequency bias theta kernel spread word-the word-a word-bank "
     expected += "compare-validation compare-senses compare-theta"
     assert names == {f"{name}.{kind}" for name in expected.split() for kind in ("png", "svg")}
     assert text.count("<figure>") == len(expected.split())
     found = data_of(text)
     words = {word: senses for word, _, senses in found["words"]}
     lines = (corpus / "parallel" / "valid.tgt").read_text().splitlines()
-    assert sum(sense[4] for sense in words["the"]) == sum(line.split().count("the") for line in lines)
+    assert sum(sense[5] for sense in words["the"]) == sum(line.split().count("the") for line in lines)
     for sense in words["the"]:
-        for sentence, position, _ in sense[5]:
+        for sentence, position, _ in sense[6]:
             assert found["sentences"][sentence].split()[position] == "the"
             shown = found["sentences"][sentence].removesuffix(" </s>")
             assert shown in lines or "<unk>" in shown
@@ -376,7 +386,7 @@ def test_every_family_from_half_precision(base: str, joined: Path, text: Path, t
     torch.save(state, path)
     text_of_page = report(path, "--data", folder, "--word", "the", "-o", tmp_path / "out")
     the = next(senses for word, _, senses in data_of(text_of_page)["words"] if word == "the")
-    assert sum(sense[4] for sense in the) > 10
+    assert sum(sense[5] for sense in the) > 10
     assert (tmp_path / "out" / "figures" / "word-the.svg").exists()
     read = [len(part["id"]) for part in Reader(path, folder, "valid").batches(tokens=3)]
     assert sum(read) == 60, "lines that are longer than a batch are read too"

@@ -315,7 +315,7 @@ def test_an_ascii_terminal() -> None:
 
 @pytest.mark.e2e
 def test_ctrl_c_while_a_command_is_importing() -> None:
-    command = [str(BIN / "kerbs-rate"), "report", "nowhere"]
+    command = [str(BIN / "kerbs-inspect"), "nowhere"]
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # the tests may run in the background
     for _ in range(5):  # on a busy machine it may be over before the signal is sent
         with subprocess.Popen(
@@ -325,13 +325,14 @@ def test_ctrl_c_while_a_command_is_importing() -> None:
             text=True,
             preexec_fn=heed,  # noqa: PLW1509
         ) as process:
-            while b"torch" not in Path(f"/proc/{process.pid}/maps").read_bytes():  # it is in the middle of it
+            maps = Path(f"/proc/{process.pid}/maps")
+            while process.poll() is None and b"torch" not in maps.read_bytes():  # not yet in the middle of it
                 time.sleep(0.005)
             process.send_signal(signal.SIGINT)
             said = process.stderr.read()
         if "interrupted" in said:
             break
-    assert said == "kerbs-rate: interrupted\n"
+    assert said == "kerbs-inspect: interrupted\n"
     assert process.returncode in (130, -signal.SIGINT)
 
 

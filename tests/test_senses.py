@@ -111,7 +111,7 @@ def test_a_state_makes_the_round_trip(kernel: str) -> None:
     one, two, (x, y) = layer(kernel=kernel), layer(kernel=kernel, seed=9), batch()
     one.senses.sense_to_word.copy_(one.senses.sense_to_word.flip(0))
     parameters = ["vectors", "bias_raw"] if kernel == "dot" else ["vectors", "theta_raw", "bias_raw"]
-    buffers = ("sense_to_word", "kernel_id", "initial_senses", "vocabulary", "ratio", "rates")
+    buffers = ("sense_to_word", "kernel_id", "initial_senses", "vocabulary", "ratio", "rates", "map_checksum")
     saved = {name for name in one.state_dict() if not name.startswith("statistics.")}
     assert saved == {f"senses.{name}" for name in (*parameters, *buffers)}
     two.load_state_dict(one.state_dict())

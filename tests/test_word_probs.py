@@ -67,12 +67,13 @@ def test_every_form_of_the_index_is_the_map_the_other_way_round(made: tuple[Tens
             assert k == 1 or k < 2 * len(grouped[word]), "less than half of a row is empty"
     assert [grouped[word] for word in range(n_words)] == own
     assert torch.equal(torch.cat([g.words for g in index.groups])[index.position], torch.arange(n_words))
-    words, senses, starts = index.jagged
-    by_rounds: dict[int, list[int]] = {word: [] for word in range(n_words)}
+    first, several, others, starts, empty, order = index.jagged
+    by_rounds = {word: [] if word in empty else [sense] for word, sense in enumerate(first.tolist())}
     for begin, end in zip(starts, starts[1:]):
-        for word, sense in zip(words.tolist(), senses[begin:end].tolist()):
+        for word, sense in zip(several.tolist(), others[begin:end].tolist()):
             by_rounds[word].append(sense)
     assert [by_rounds[word] for word in range(n_words)] == own
+    assert sorted(order.tolist()) == list(range(len(sense_to_word)))
 
 
 # --- picking

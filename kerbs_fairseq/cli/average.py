@@ -13,6 +13,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.modules.sense_table import map_damage
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs import files
 from kerbs_fairseq.runs.errors import UserError, console
@@ -80,6 +81,9 @@ def average(paths: list[Path], trust: bool = False) -> dict[str, Any]:
     for path in paths:
         checkpoint = schema.load(path, trust)
         state, model = checkpoint.state, checkpoint.model
+        damaged = map_damage(checkpoint.head, "senses.")
+        if damaged:
+            raise UserError(f"{path} cannot be averaged: {damaged}")
         first = first or {name: value.clone() for name, value in model.items()}
         problem = difference(first, model)
         if problem:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import kerbs_fairseq
-from kerbs_fairseq import requirements
-from kerbs_fairseq.plugin import fairseq_patches as compat
+from kerbs_fairseq import plugin, requirements
+from kerbs_fairseq.plugin import fairseq_patches
 from kerbs_fairseq.runs import process as commands
 from kerbs_fairseq.runs.errors import console
 
@@ -45,22 +45,20 @@ def fixes() -> Iterator[str]:
     boot = "active" if "_kerbs_fairseq_boot" in sys.modules and sys.version_info >= (3, 11) else "off"
     reason = "Python >= 3.11 refuses the dataclasses of fairseq's configuration: 'import fairseq' fails with ValueError"
     yield from entry("boot shim", boot, reason)
-    applied = set() if kerbs_fairseq.plugin_fault else set(kerbs_fairseq.register.applied)
-    for fix in compat.FIXES:
-        if fix.name in applied:
+    for fix in fairseq_patches.FIXES:
+        if fix.name in plugin.applied:
             state = "active"
-        elif fix.name in compat.skipped():
-            state = f"left out by {compat.SKIP_VARIABLE}"
+        elif fix.name in fairseq_patches.skipped():
+            state = f"left out by {fairseq_patches.SKIP_VARIABLE}"
         else:
-            state = "off: the plugin is" if kerbs_fairseq.plugin_fault else "off: not needed here"
+            state = "off: the plugin is" if plugin.fault else "off: not needed here"
         yield from entry(fix.name, state, fix.reason)
 
 
 def entry(name: str, state: str, reason: str) -> Iterator[str]:
     """A fix: name and state on one line, the reason wrapped below."""
     yield f"{name:<20}{state}"
-    indent = " " * 22
-    yield from textwrap.wrap(reason, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    yield from textwrap.wrap(reason, WIDTH, initial_indent=" " * 22, subsequent_indent=" " * 22, break_on_hyphens=False)
 
 
 class Trial(NamedTuple):
@@ -123,8 +121,8 @@ def problems() -> Iterator[str]:
     """What is wrong, each with what to do."""
     faults = requirements.faults()
     yield from faults
-    if kerbs_fairseq.plugin_fault and kerbs_fairseq.plugin_fault not in faults:
-        yield kerbs_fairseq.plugin_fault
+    if plugin.fault and plugin.fault not in faults:
+        yield plugin.fault
     for package in OTHER_PACKAGES:
         if requirements.version_of(package) is None:
             yield f"{package} is not installed: pip install {package}"
@@ -132,7 +130,7 @@ def problems() -> Iterator[str]:
         missing = [f"fairseq-{name}" for name in COMMANDS if commands.find(f"fairseq-{name}") is None]
         if missing:
             yield f"commands not found: {', '.join(missing)}: {requirements.REINSTALL}"
-    if kerbs_fairseq.plugin_fault is None:
+    if plugin.fault is None:
         for extension in ("fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast"):
             try:
                 importlib.import_module(extension)
@@ -147,8 +145,8 @@ def problems() -> Iterator[str]:
         asked = os.environ.get(BACKEND, "")
         if asked and asked not in names:
             yield f"{BACKEND}={asked}: there are {', '.join(names)}; unset it, or name one of them"
-        if compat.skipped():
-            yield f"fixes are left out: unset {compat.SKIP_VARIABLE} unless you mean it"
+        if fairseq_patches.skipped():
+            yield f"fixes are left out: unset {fairseq_patches.SKIP_VARIABLE} unless you mean it"
 
 
 def report() -> tuple[str, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kerbs_fairseq.corpora import pieces
+from kerbs_fairseq.corpora.archives import unpack
 from kerbs_fairseq.corpora.dialogs import read_dialogs
 from kerbs_fairseq.corpora.lines import write_lines
 from kerbs_fairseq.corpora.pairs import Splits, read_iwslt, read_parallel, read_tabbed, tabbed_file
@@ -82,6 +83,11 @@ def pieces_command(args: argparse.Namespace) -> dict[str, Any]:
     return pieces.encode_folder(args.raw, args.out, args.tokens, args.size, args.language)
 
 
+def unpack_command(args: argparse.Namespace) -> dict[str, Any]:
+    """An archive."""
+    return unpack(args.raw, args.out, args.member)
+
+
 def three_sizes(text: str) -> list[int]:
     """300000,10000,30000."""
     sizes = [int(part) for part in text.replace("/", ",").split(",")]
@@ -144,6 +150,11 @@ def parser() -> argparse.ArgumentParser:
     )
     encode.add_argument("--size", type=at_least(1), default=8000, help="number of pieces, for all sides together")
     encode.add_argument("--language", action="append", default=[], metavar="SIDE=LANG", help="for Moses; repeatable")
+    text = (
+        "files of an archive (tar, zip): none outside the folder, no links, no owners and special permissions of others"
+    )
+    archive = command("unpack", unpack_command, text, "archive; archives in it are unpacked too")
+    archive.add_argument("--member", action="append", default=[], metavar="PATTERN", help="only these; repeatable")
     return result
 
 
@@ -151,7 +162,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
     with console(NAME):
         args = parser().parse_args(argv)
-        if not args.raw.is_dir():
+        if not args.raw.is_dir() and args.command != "unpack":
             raise UserError(f"{args.raw} is not a directory")
         found = args.run(args)
         print(f"{args.out}: {json.dumps(found)}")

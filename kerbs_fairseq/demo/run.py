@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq import __version__, plugin_fault
+from kerbs_fairseq import __version__, activation
 from kerbs_fairseq.demo.truth import Comparison, found_senses, kinds_of_words, means_by_kind, true_senses
 from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.inspection.command import quiet
@@ -318,8 +318,9 @@ def main(argv: Optional[list[str]] = None) -> None:
             raise UserError("--jobs must be at least 1")
         if not 0 <= args.seed < 2**32:
             raise UserError(f"--seed {args.seed}: a whole number from 0 to {2**32 - 1}")
-        if plugin_fault:
-            raise UserError(plugin_fault)
+        fault = activation.activate()
+        if fault is not None:
+            raise UserError(fault)
         if args.out.exists() and not (args.out / MARK).is_file():
             raise UserError(f"{args.out} exists and was not written by this command: choose another --out")
         heads = [head for head in HEADS if head.name in args.heads]

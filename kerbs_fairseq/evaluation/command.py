@@ -6,7 +6,6 @@ The recipes call it after fairseq-generate or fairseq-eval-lm; OUT is the folder
 import argparse
 import json
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
@@ -14,10 +13,10 @@ from typing import Optional
 from kerbs_fairseq.evaluation.pages import fill
 from kerbs_fairseq.evaluation.paper import TASKS, VARIANT, Task
 from kerbs_fairseq.evaluation.results import compare, gather, measure_of, read_results, write_results
-from kerbs_fairseq.evaluation.runs import SUBSETS, Run, evaluate_bleu, evaluate_ppl, references, statistics
-from kerbs_fairseq.evaluation.scores import Bleu
+from kerbs_fairseq.evaluation.runs import SUBSETS, Run, evaluate_bleu, evaluate_ppl, references, sides, statistics
+from kerbs_fairseq.evaluation.scores import Bleu, same_length
 from kerbs_fairseq.evaluation.table import markdown
-from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.errors import UserError, console
 from kerbs_fairseq.runs.files import read_text
 
 NAME = "kerbs-evaluate"
@@ -45,7 +44,7 @@ def compare_runs(args: argparse.Namespace) -> None:
             raise UserError(f"{run.folder} has not been evaluated: run evaluate.sh {run.cell} first")
     baseline = runs[0]
     for run in runs:
-        print(f"{run.cell} (seed {run.seed}): {task.measure} {(run.scores or {})[measure_of(task)]:.2f}")
+        print(f"{run.cell} (seed {run.seed}): {task.measure} {run.score(measure_of(task)):.2f}")
     of_baseline = statistics(baseline, task.scorer, wanted)
     for run in runs[1:]:
         if run.seed != baseline.seed:
@@ -62,8 +61,8 @@ def compare_runs(args: argparse.Namespace) -> None:
 
 def samples(args: argparse.Namespace, task: Task, runs: Sequence[Run], wanted: Sequence[str]) -> None:
     """Some outputs side by side, drawn at random from those that differ."""
-    corpus = json.loads(read_text(args.out / "text" / "corpus.json"))
-    sources = read_text(args.out / "text" / f"test.{corpus['sides'][0]}").splitlines()
+    sources = read_text(args.out / "text" / f"test.{sides(args.out)[0]}").splitlines()
+    same_length(sources, wanted)
     outputs = [run.output() for run in runs]
     differ = [i for i in range(len(wanted)) if len({output[i] for output in outputs}) > 1]
     chosen = random.Random(args.seed).sample(differ, min(args.samples, len(differ)))
@@ -103,6 +102,13 @@ def pages(args: argparse.Namespace) -> None:
         raise UserError("run make results-table")
 
 
+def count(text: str) -> int:
+    """A whole number from 0 on, for argparse."""
+    if int(text) < 0:
+        raise argparse.ArgumentTypeError(f"{text}: at least 0")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -122,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
             made.add_argument("--subset", choices=SUBSETS, default="test", help="what was translated (test)")
         if name == "compare":
             made.add_argument("runs", type=Path, nargs="+", help="folders of models, the baseline first")
-            made.add_argument("--samples", type=int, default=5, help="sentences to show side by side (5)")
+            made.add_argument("--samples", type=count, default=5, help="sentences to show side by side (5)")
             made.add_argument("--seed", type=int, default=1, help="of the choice of sentences (1)")
         if name == "collect":
             made.add_argument("--to", type=Path, default=Path("docs/results"), help="folder of the file (docs/results)")
@@ -139,11 +145,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the command."""
-    args = parser().parse_args(argv)
-    try:
+    with console(NAME):
+        args = parser().parse_args(argv)
         args.run_command(args)
-    except UserError as problem:
-        sys.exit(f"{NAME}: {problem}")
 
 
 if __name__ == "__main__":

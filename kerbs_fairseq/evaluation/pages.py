@@ -11,6 +11,7 @@ from typing import Any
 from kerbs_fairseq.evaluation.table import markdown_of, summary
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.files import write as write_file
 
 MARKED = re.compile(r"(<!-- results(?:: (\S+))? -->\n)(.*?)(<!-- end of results -->)", re.S)
 OPENING = re.compile(r"<!-- results(?:: \S+)? -->")
@@ -38,8 +39,5 @@ def fill(path: Path, results: dict[str, dict[str, Any]], write: bool) -> bool:
         raise UserError(f"{path}: a <!-- results --> without its <!-- end of results -->")
     after = filled(before, results)
     if write and after != before:
-        try:
-            path.write_text(after, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+        write_file(path, after)
     return after != before

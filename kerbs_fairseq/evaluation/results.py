@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from kerbs_fairseq.evaluation.runs import Run, all_runs, references, statistics
 from kerbs_fairseq.evaluation.scores import Array, Perplexity
 from kerbs_fairseq.evaluation.significance import Comparison, paired_bootstrap, paired_t_test
 from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.files import cannot_write, read_json, read_text, write
 
 DIGITS = 6  # significant digits that are kept
 NOT_SCORES = ("versions", "signature", "signature_of_moses_tokens", "order")
@@ -67,7 +66,7 @@ def against(task: Task, system: Sequence[Run], baseline: Sequence[Run], judged: 
         return None
     ours, theirs = [judged[a] for a, _ in pairs], [judged[b] for _, b in pairs]
     name = measure_of(task)
-    our_scores, their_scores = ([float((run.scores or {})[name]) for run in side] for side in zip(*pairs))
+    our_scores, their_scores = ([run.score(name) for run in side] for side in zip(*pairs))
     t_test = paired_t_test(our_scores, their_scores, task.scorer.larger_is_better)
     each = {str(a.seed): numbers(asdict(compare(task, [judged[a]], [judged[b]]))) for a, b in pairs}
     return {
@@ -85,7 +84,7 @@ def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
         evaluation = text_of(run.folder / "evaluation") or ""
         command = text_of(run.folder / "command") or ""
         options = training.split()
-        rate = options[len(options) - options[::-1].index("--lr")] if "--lr" in options else None
+        rate = next((value for option, value in zip(options[-2::-1], options[::-1]) if option == "--lr"), None)
         lenpen = re.search(r"--lenpen (\S+)", evaluation)
         one = {
             "train": re.sub(r"--seed \d+", "--seed SEED", command.replace("--out OUT", f"--out out/{name}")),
@@ -129,26 +128,40 @@ def numbers(scores: dict[str, Any]) -> dict[str, Any]:
 def write_results(results: dict[str, Any], folder: Path) -> Path:
     """NAME.json in ``folder``, whole or not at all."""
     path = folder / f"{results['name']}.json"
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(beside, path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+        cannot_write(folder, error)
+    write(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     return path
+
+
+def are_results(results: Any) -> bool:
+    """Whether the content of a JSON file has all that a table takes from it."""
+    try:
+        fine = results["task"] in TASKS and all(isinstance(results[key], str) for key in ("name", "corpus", "data"))
+        fine = fine and all(isinstance(one, str) for one in results["signatures"])
+        for cell in results["cells"].values():
+            for scores in cell["seeds"].values():
+                fine = fine and all(isinstance(value, (int, float)) for value in scores.values())
+            fine = fine and all(isinstance(cell.get(key, ""), str) for key in ("train", "evaluate", "rate", "lenpen"))
+            against = cell.get("against_softmax")
+            if against:
+                compared = [against["all"], *against["seeds"].values()]
+                values = [one[key] for one in compared for key in ("difference", "low", "high", "p")]
+                values += [against["t_test"]["p"]] if against["t_test"] else []
+                fine = fine and all(isinstance(value, (int, float)) for value in values)
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return fine
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """All results of a folder by name; none if there is no folder."""
     found = {}
     for path in sorted(folder.glob("*.json")):
-        try:
-            results = json.loads(read_text(path))
-            known = results["name"] == path.stem and results["task"] in TASKS and isinstance(results["cells"], dict)
-        except (ValueError, KeyError, TypeError):
-            known = False
-        if not known:
+        results = read_json(path)
+        if not are_results(results) or results["name"] != path.stem:
             raise UserError(f"{path} is not what kerbs-evaluate collect writes: collect it again")
         found[path.stem] = results
     return found

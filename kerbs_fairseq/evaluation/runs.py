@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import os
+import math
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from kerbs_fairseq.corpora.lines import write_lines
 from kerbs_fairseq.corpora.pieces import language_of, settings_of, to_text, tokenise
 from kerbs_fairseq.evaluation.diversity import diversity
 from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
 from kerbs_fairseq.runs import checkpoint, logs
 from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.files import read_json, read_text, write
 from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
 SUBSETS = ("test", "valid")
+TEXTS = ("signature", "signature_of_moses_tokens")  # what is no number in scores.json; and versions
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Run:
     @property
     def seed(self) -> int:
         """Of the training."""
+        if not is_run(self.folder):
+            raise UserError(f"{self.folder} is no folder of a recipe's run, which is called OUT/runs/CELL/seed_N")
         return int(self.folder.name.removeprefix("seed_"))
 
     @property
@@ -46,9 +48,19 @@ class Run:
         if not path.is_file():
             return None
         try:
-            return dict(json.loads(read_text(path)))
-        except ValueError:
-            raise UserError(f"{path} is broken: remove it, and evaluate again") from None
+            found = read_json(path)
+        except UserError as problem:
+            raise UserError(f"{problem}. {SCORES} is broken: remove it, and evaluate again") from None
+        if not are_scores(found):
+            raise UserError(f"{path}: {SCORES} is broken: remove it, and evaluate again")
+        return dict(found)
+
+    def score(self, name: str) -> float:
+        """One of the scores, which must be there, and a number that can be compared."""
+        value = (self.scores or {}).get(name)
+        if value is None or not math.isfinite(value):
+            raise UserError(f"{self.folder / SCORES} has no finite {name}: evaluate again, or put the run aside")
+        return float(value)
 
     def output(self) -> list[str]:
         """Its translations of the test set, as text."""
@@ -56,18 +68,27 @@ class Run:
 
     def write(self, scores: dict[str, Any], name: str, lines: Sequence[str]) -> None:
         """The outputs, then the scores: a folder with scores has everything."""
-        try:
-            for path, content in ((self.folder / name, lines), (self.folder / SCORES, [json.dumps(scores, indent=1)])):
-                beside = path.with_name(f".{path.name}.{os.getpid()}")
-                write_lines(beside, content)
-                os.replace(beside, path)
-        except OSError as error:
-            raise UserError(f"{self.folder} cannot be written: {error.strerror or error}") from None
+        for path, content in ((self.folder / name, lines), (self.folder / SCORES, [json.dumps(scores, indent=1)])):
+            write(path, "".join(f"{line}\n" for line in content))
+
+
+def are_scores(found: object) -> bool:
+    """Whether the content of a JSON file is what evaluation writes: numbers, or null, by name, and a few texts."""
+    if not isinstance(found, dict):
+        return False
+    versions = found.get("versions", {})
+    fine = isinstance(versions, dict) and all(isinstance(text, str) for text in versions.values())
+    for name, value in found.items():
+        if name in TEXTS:
+            fine = fine and isinstance(value, str)
+        elif name != "versions":
+            fine = fine and (value is None or isinstance(value, (int, float)))
+    return fine
 
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is called seed_N: others may have been put aside."""
-    return folder.name.removeprefix("seed_").isdecimal()
+    return folder.name.startswith("seed_") and folder.name.removeprefix("seed_").isdecimal()
 
 
 def all_runs(out: Path) -> list[Run]:
@@ -78,7 +99,17 @@ def all_runs(out: Path) -> list[Run]:
 
 def target_side(out: Path) -> str:
     """The name of the side that models predict: en, tgt or txt."""
-    return json.loads(read_text(out / "text" / "corpus.json"))["sides"][-1]
+    return sides(out)[-1]
+
+
+def sides(out: Path) -> list[str]:
+    """The names of all sides of a corpus, the target's last."""
+    path = out / "text" / "corpus.json"
+    found = read_json(path)
+    names = found.get("sides") if isinstance(found, dict) else None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path} is not what kerbs-corpus writes: prepare the data again")
+    return names
 
 
 def references(out: Path, subset: str = "test") -> list[str]:
@@ -164,7 +195,18 @@ def statistics(run: Run, scorer: Union[Bleu, Perplexity], wanted: Sequence[str])
     """(sentences, k) of a run that was evaluated on the test set."""
     try:
         if isinstance(scorer, Perplexity):
-            return scorer.statistics([float(x) for x in read_text(run.folder / NLL).split()], wanted)
+            return scorer.statistics(numbers_of(run.folder / NLL), wanted)
         return scorer.statistics(run.output(), wanted)
     except UserError as problem:
         raise UserError(f"{run.folder}: {problem}") from None
+
+
+def numbers_of(path: Path) -> list[float]:
+    """What evaluation wrote down of each sentence."""
+    try:
+        found = [float(x) for x in read_text(path).split()]
+    except ValueError as error:
+        raise error if isinstance(error, UserError) else UserError(f"{path} is broken: evaluate again") from None
+    if not all(map(math.isfinite, found)):
+        raise UserError(f"{path} has losses that are not finite: evaluate again, or put the run aside")
+    return found

@@ -9,9 +9,13 @@ from torch import Tensor
 from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants, mathematics, products_table
 from kerbs_fairseq.functional.backends.dispatch import chunk_size, word_kernels
 from kerbs_fairseq.functional.backends.half_products import product
+from kerbs_fairseq.functional.backends.packed import PackedMatrix, can_pack
 from kerbs_fairseq.functional.kernel import at_least_float32, full_precision
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
+
+STEP_ROWS = 160  # of a decoding step, some sentences times a beam
+MOST_PACKED_ROWS = 512  # for more than these the plain product is as fast
 
 
 class WordScorer:
@@ -26,11 +30,11 @@ class WordScorer:
         self.index = senses.index
         self._memory = threading.local()  # a table of products for each thread: a new one costs a tenth of the product
         index = senses.index
-        order = index.jagged.senses
+        order = index.jagged.order
         if keep is not None:
             kept = keep.nonzero().squeeze(1)
             smaller = SenseIndex(index.sense_to_word[kept], index.n_words)
-            order = kept[smaller.jagged.senses]
+            order = kept[smaller.jagged.order]
         vectors = senses.vectors.detach()[order]
         if vectors.device.type == "cpu":  # which has no products of halves: converted once here, not in every step
             vectors = at_least_float32(vectors)
@@ -39,6 +43,7 @@ class WordScorer:
         with full_precision(vectors.device):
             constants = SenseConstants.of(vectors, theta, senses.kernel)
             self.kernels = word_kernels(self.senses, constants)
+        self.packed = PackedMatrix(vectors, STEP_ROWS) if can_pack(vectors) else None
 
     @torch.no_grad()
     def __call__(self, features: Tensor, chunk: int = 0) -> Tensor:
@@ -53,6 +58,8 @@ class WordScorer:
         """One chunk: (n, d) → (n, V)."""
         norms = FeatureNorms.of(features, self.senses.kernel)
         vectors, n = self.senses.vectors, len(features)
+        if self.packed is not None and n <= MOST_PACKED_ROWS:
+            return self.kernels.word_log_probs(self.packed.products(features), norms)
         table: Optional[Tensor] = getattr(self._memory, "table", None)
         dtype = mathematics(vectors.dtype)
         if table is None or len(table) < n or table.device != features.device or table.dtype != dtype:
@@ -60,3 +67,6 @@ class WordScorer:
                 table = self._memory.table = products_table(n, len(vectors), vectors)
         D = product(features, vectors.t(), out=table[:n])
         return self.kernels.word_log_probs(D, norms)
+
+    def __deepcopy__(self, memo: object) -> "WordScorer":
+        return self  # of the state of a search: it does not change, and cannot be copied

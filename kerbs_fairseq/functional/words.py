@@ -23,13 +23,17 @@ class Group(NamedTuple):
 class Jagged(NamedTuple):
     """Senses by rounds: the first sense of every word, then the second of those that have two, and so on.
 
-    ``words`` (words,) are sorted by their number of senses, most first, so that round r is about the first
-    ``starts[r + 1] − starts[r]`` of them; ``senses`` (senses,) are the rounds one behind the other.
+    ``first`` (words,) has the first senses in the order of the words, 0 for the words of ``empty``, which have none.
+    ``several`` are the words with more senses, most first, so that each further round is about the first of them:
+    round r about ``starts[r + 1] − starts[r]``. ``others`` are these rounds one behind the other.
     """
 
-    words: Tensor
-    senses: Tensor
+    first: Tensor
+    several: Tensor
+    others: Tensor
     starts: tuple[int, ...]
+    empty: Tensor
+    order: Tensor  # (senses,): the first round, without empty words, and the others: word sums read it fastest
 
 
 class CompressedRows(NamedTuple):
@@ -98,11 +102,16 @@ class SenseIndex:
         rank = torch.argsort(words)
         of_word = self.sense_to_word[self.order]
         number = torch.arange(len(self.order), device=self.order.device) - self.offsets[of_word]  # within its word
+        first, empty = torch.zeros_like(self.counts), (self.counts == 0).nonzero().squeeze(1)
+        first[of_word[number == 0]] = self.order[number == 0]
+        further = number > 0
+        of_word, number, senses = of_word[further], number[further] - 1, self.order[further]
         sizes = torch.bincount(number, minlength=1)
         starts = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        senses = torch.empty_like(self.order)
-        senses[starts[number] + rank[of_word]] = self.order
-        return Jagged(words, senses, tuple(starts.tolist()))
+        others = torch.empty_like(senses)
+        others[starts[number] + rank[of_word]] = senses
+        order = torch.cat([first[self.counts > 0], others])
+        return Jagged(first, words[: int((self.counts > 1).sum())], others, tuple(starts.tolist()), empty, order)
 
 
 def pick(scores: Tensor, senses: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def show(found: dict[str, Any], terminal: Console) -> None:
         terminal.print("Whether this is the dictionary of the training: unknown (an old checkpoint).", style="yellow")
     if not model["start_known"]:
         terminal.print("Senses per word at the start: unknown (an old checkpoint).", style="yellow")
-    tables = [senses_table(found), *movers_tables(found), *theta_tables(found), idle_table(found)]
+    tables = [senses_table(found), *movers_tables(found), *theta_tables(found), *bias_tables(found), idle_table(found)]
     for one in tables + [word_table(word) for word in found["words"]]:
         title, one.title = one.title, None  # a title of the table itself would be wrapped to its width
         terminal.print()
@@ -169,6 +169,15 @@ def theta_tables(found: dict[str, Any]) -> list[Table]:
     return [quantiles, extremes, *of_groups]
 
 
+def bias_tables(found: dict[str, Any]) -> list[Table]:
+    """Quantiles of the biases, in a model that has them."""
+    if not found["bias"]:
+        return []
+    quantiles = table("Bias of all senses", *(f">{name}" for name in found["bias"]["quantiles"]))
+    row(quantiles, *found["bias"]["quantiles"].values())
+    return [quantiles]
+
+
 def idle_table(found: dict[str, Any]) -> Table:
     """Senses without use."""
     idle = found["idle"]
@@ -184,12 +193,19 @@ def idle_table(found: dict[str, Any]) -> Table:
 def word_table(word: dict[str, Any]) -> Table:
     """One word in detail."""
     count = "" if word["count"] is None else f", {word['count']} times in training"
-    columns = [">sense", ">θ", ">share of usage", ">length", "nearest senses of other words"]
+    columns = [">sense", ">θ", ">bias", ">share of usage", ">length", "nearest senses of other words"]
     with_contexts = any("contexts" in sense for sense in word["senses"])
     built = table(f"{word['word']}{count}", *columns, *([">meant", "where"] if with_contexts else []))
     for sense in word["senses"]:
         near = ", ".join(f"{other['word']} {other['cosine']:.2f}" for other in sense["nearest"])
-        cells = [sense["sense"], sense["theta"], sense["share"], sense["length"], near]
+        cells = [
+            sense["sense"],
+            sense["theta"],
+            "" if sense["bias"] is None else sense["bias"],
+            sense["share"],
+            sense["length"],
+            near,
+        ]
         if with_contexts:
             cells += [sense["meant"], "\n".join(c["text"] for c in sense["contexts"])]
         row(built, *cells)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from kerbs_fairseq.inspection.learned import SPECIAL, Learned
@@ -71,22 +72,28 @@ def movers(model: Learned, most: int = 8) -> dict[str, list[dict[str, Any]]]:
     return {"won": best(1), "lost": best(-1)}
 
 
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+def quantiles_of(values: Tensor) -> dict[str, float]:
+    """The quantiles that are shown of ``values`` (S,), by their names."""
+    return dict(zip((f"{100 * p:g}%" for p in QUANTILES), torch.quantile(values, torch.tensor(QUANTILES)).tolist()))
+
+
 def widths(model: Learned, most: int = 8) -> dict[str, Any]:
     """θ over all senses, by number of senses, and the words with the widest and the narrowest (Figure 3)."""
     if model.kernel == "dot":
         return {}
-    theta, of_word = model.theta, model.word_theta()
+    of_word = model.word_theta()
     seen = model.seen > 0
     order = [i for i in by_frequency(model) if seen[i]]
     ranked = sorted(order, key=lambda i: float(of_word[i]), reverse=True)
-    points = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-    quantiles = torch.quantile(theta, torch.tensor(points)).tolist()
 
     def named(chosen: Sequence[int]) -> list[dict[str, Any]]:
         return [{"word": model.words[i], "theta": float(of_word[i])} for i in chosen]
 
     return {
-        "quantiles": dict(zip((f"{100 * p:g}%" for p in points), quantiles)),
+        "quantiles": quantiles_of(model.theta),
         "by_senses": {n: float(of_word[model.numbers == n].mean()) for n in model.numbers.unique().tolist()},
         "largest": named(ranked[:most]),
         "smallest": named(ranked[::-1][:most]),
@@ -118,7 +125,7 @@ def idle(model: Learned, most: int = 8) -> dict[str, Any]:
 
 
 def word_in_detail(model: Learned, word: str, nearest: int = 5) -> dict[str, Any]:
-    """One word: its senses with θ, share of usage, length and the nearest senses of other words."""
+    """One word: its senses with θ, bias, share of usage, length and the nearest senses of other words."""
     at = model.find(word)
     unit = functional.normalize(model.vectors)
     senses = []
@@ -130,6 +137,7 @@ def word_in_detail(model: Learned, word: str, nearest: int = 5) -> dict[str, Any
             {
                 "sense": sense,
                 "theta": float(model.theta[sense]),
+                "bias": None if model.bias is None else float(model.bias[sense]),
                 "share": float(model.share[sense]),
                 "length": float(model.vectors[sense].norm()),
                 "nearest": [
@@ -157,6 +165,7 @@ def everything(model: Learned, samples: int = 8) -> dict[str, Any]:
         "senses_per_word": by_number(model, samples),
         "movers": movers(model, samples),
         "theta": widths(model, samples),
+        "bias": {} if model.bias is None else {"quantiles": quantiles_of(model.bias)},
         "idle": idle(model, samples),
     }
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.kernel import KERNELS, released_theta
+from kerbs_fairseq.modules.sense_table import map_damage
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs.checkpoint import Checkpoint, Code, fingerprint, integer, whole
 from kerbs_fairseq.runs.errors import UserError, told
@@ -23,6 +24,7 @@ class Learned:
 
     vectors: Tensor  # (S, d)
     theta: Tensor  # (S,); 0 for the kernel ``dot``
+    bias: Optional[Tensor]  # (S,); None for a model without
     sense_to_word: Tensor  # (S,)
     usage: Tensor  # (S,)
     kernel: str
@@ -90,13 +92,14 @@ def learned_of(checkpoint: Checkpoint, data: Optional[Path] = None) -> Learned:
     sense_to_word = head[schema.MAP].long()
     S, V = len(sense_to_word), int(sense_to_word.max()) + 1
     options = checkpoint.options("model")
-    raw = head.get(schema.THETA)
+    theta, bias = schema.theta_and_bias(head)
     initial = head.get(schema.INITIAL)
     vocabulary = integer(head.get(schema.VOCABULARY)) or None  # 0: unknown
     words, counts, same = names(V, {**options, **checkpoint.options("task")}, data, vocabulary)
     return Learned(
         vectors=head[schema.VECTORS].float(),
-        theta=torch.zeros(S) if raw is None else theta_of(raw.float() * schema.theta_rate(head), kernel, options),
+        theta=torch.zeros(S) if theta is None else theta_of(theta, kernel, options),
+        bias=bias,
         sense_to_word=sense_to_word,
         usage=head.get(schema.USAGE, torch.zeros(S)).float(),  # none in old checkpoints
         kernel=kernel,
@@ -117,6 +120,9 @@ def sound(checkpoint: Checkpoint) -> dict[str, Tensor]:
     if not head:
         why = {"MoS": "it is a mixture of softmaxes", "softmax": "it has no senses"}[checkpoint.layer]
         raise UserError(f"{path} is not a KerBS model: {why}; train with --arch kerbs_…")
+    damaged = map_damage(head, "senses.")
+    if damaged:
+        raise UserError(f"{path} cannot be used: {damaged}")
     missing = {schema.KERNEL, schema.MAP} - head.keys()
     if missing:
         raise UserError(f"{path} was written by another version: it has no {', '.join(sorted(missing))}")

@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple, Optional
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,12 @@ class Gathered(NamedTuple):
         return Gathered(self.own[:, 1:], self.vectors[:, 1:], theta, bias)
 
 
+# (module, (words, weights, contexts)) of the innermost SenseInput.given; not on the module: threads may share it
+_GIVEN: ContextVar[tuple[Any, tuple[Optional[Gathered], Optional[Tensor], Optional[Tensor]]]] = ContextVar(
+    "given", default=(None, (None, None, None))
+)
+
+
 class SenseInput(nn.Module):
     """Words (...) → input vectors (..., d), made of the sense vectors of an output layer; it has nothing of its own.
 
@@ -56,7 +63,6 @@ class SenseInput(nn.Module):
         self.__dict__["head"] = head  # not a submodule: its parameters belong to the output layer
         self.padding_idx, self.embedding_dim, self.num_embeddings = padding_idx, head.in_features, head.n_words
         self._padding_sense: tuple[Optional[SenseIndex], Optional[int]] = (None, None)
-        self._given: tuple[Optional[Gathered], Optional[Tensor], Optional[Tensor]] = (None, None, None)
 
     def gather(self, tokens: Tensor) -> Gathered:
         """What the words (...) are made of; once for all steps, as its backward pass fills a whole table."""
@@ -94,15 +100,16 @@ class SenseInput(nn.Module):
 
         They are weighted by ``weights`` (..., k), by the posterior given ``contexts`` (..., d), or by usage.
         """
-        self._given = words, weights, contexts
+        before = _GIVEN.set((self, (words, weights, contexts)))
         try:
             yield
         finally:
-            self._given = None, None, None
+            _GIVEN.reset(before)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(...) → (..., d)."""
-        words, weights, contexts = self._given
+        module, given = _GIVEN.get()
+        words, weights, contexts = given if module is self else (None, None, None)
         if words is None:
             words = self.gather(tokens)
         if weights is None:

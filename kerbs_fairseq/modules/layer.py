@@ -118,7 +118,6 @@ class KernelizedBayesianSoftmax(nn.Module):
         self.statistics = SenseStatistics(n_words, len(vectors), decay)
         self.in_features, self.chunk, self.reference = in_features, chunk, reference
         self.prune = 0.0
-        self._kept: tuple[Optional[WordScorer], Optional[list[Any]]] = (None, None)
 
     @property
     def n_words(self) -> int:
@@ -145,8 +144,6 @@ class KernelizedBayesianSoftmax(nn.Module):
             result = reference_loss(features, senses, target, weight, label_smoothing)
         else:
             result = chunked_loss(features, senses, target, weight, label_smoothing, self.chunk)
-        if result.loss.requires_grad:  # weights are about to change, perhaps behind their counters of changes
-            self._kept = None, None
         if self.training and result.loss.requires_grad:
             self.count_when_differentiated(result, target, weight)
         return result.loss, result.log_prob
@@ -181,15 +178,20 @@ class KernelizedBayesianSoftmax(nn.Module):
         result.loss.register_hook(count)
 
     @eager
-    def log_prob(self, input: Tensor) -> Tensor:
-        """log P of every word: ``input`` (..., d) → (..., words)."""
+    def log_prob(self, input: Tensor, scorer: Optional[WordScorer] = None) -> Tensor:
+        """log P of every word: ``input`` (..., d) → (..., words).
+
+        Step after step with the same weights, without gradients: give it the :meth:`word_scorer` of the first step.
+        """
+        if not input.dim() or input.size(-1) != self.in_features:
+            raise RuntimeError(f"input has the shape {tuple(input.shape)}, and (..., {self.in_features}) is needed")
         rows = input.reshape(-1, self.in_features)
         if torch.is_grad_enabled() or self.reference:  # gradients need all scores
             senses = self.senses.senses()
             scores = sense_scores(rows, senses.vectors, senses.theta, senses.kernel, senses.bias)
             log_probs = word_log_probs(scores, senses.index)
         else:
-            log_probs = self.word_scorer()(rows, self.chunk)
+            log_probs = (scorer or self.word_scorer())(rows, self.chunk)
         return log_probs.reshape(*input.shape[:-1], self.n_words)
 
     def adapt_to(self, state_dict: dict[str, Any], prefix: str = "") -> None:
@@ -199,18 +201,8 @@ class KernelizedBayesianSoftmax(nn.Module):
             self.statistics.resize(len(self.senses.vectors))
 
     def word_scorer(self) -> WordScorer:
-        """For the senses as they are now; kept while evaluating, until a parameter or the map changes."""
-        table, parameters = self.senses, list(self.senses.parameters())
-        kept, state = self._kept
-        countable = not any(p.is_inference() for p in parameters)  # an inference tensor does not count its changes
-        now: Optional[list[Any]] = None
-        if countable and not self.training:
-            now = [self.prune, *((p.data_ptr(), p._version) for p in parameters)]
-        if kept is not None and now == state and kept.index is table.index:
-            return kept
-        scorer = WordScorer(table.senses(), self.used_senses(self.prune) if self.prune else None)
-        self._kept = (scorer, now) if now is not None else (None, None)
-        return scorer
+        """For the senses as they are now. The layer keeps none: not every change of weights can be seen (``.data``)."""
+        return WordScorer(self.senses.senses(), self.used_senses(self.prune) if self.prune else None)
 
     @torch.no_grad()
     def used_senses(self, share: float) -> Tensor:
@@ -230,14 +222,6 @@ class KernelizedBayesianSoftmax(nn.Module):
         keep = running - before > share * total[words]
         keep[index.offsets[1:] - 1] = True
         return torch.zeros_like(keep).index_put_((order,), keep)
-
-    def train(self, mode: bool = True) -> "KernelizedBayesianSoftmax":
-        """Also forget what was kept for evaluating: optimizers write to parameters behind their counters of changes."""
-        self._kept = None, None
-        return super().train(mode)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": (None, None)}  # a copy has parameters of its own
 
     def predict(self, input: Tensor) -> Tensor:
         """The most probable word: ``input`` (..., d) → (...)."""

@@ -7,12 +7,33 @@ import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.kernel import KERNELS, at_least_float32, bounded, check_kernel, released_theta
-from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.types import MAP_NAME, UNIT, Senses
 from kerbs_fairseq.functional.words import SenseIndex
+from kerbs_fairseq.modules.saved_state import damage
 
-MAP_NAME = "sense_to_word"
-PARAMETERS = ("vectors", "theta_raw", "bias_raw")  # of every sense: rows that move with it
-UNIT = 1_000_000  # ratio and rates are saved as integers: half precision would round floats
+
+def checksum(sense_to_word: Tensor) -> Tensor:
+    """A number () for a map (senses,), never 0; computed where the map is, without waiting for it.
+
+    It is not linear in the map, so the checksum of a mean of maps is not the mean of their checksums; and small, so
+    that sums of equal ones, which are divided again, do not overflow.
+    """
+    x = (sense_to_word.long() + 1) * 0x2545F4914F6CDD1D + torch.arange(len(sense_to_word), device=sense_to_word.device)
+    x = (x ^ (x >> 29)) * 0x1B8735939E3779B9
+    return ((x ^ (x >> 32)).sum() & 0x7FFFFFFF).clamp_min(1)
+
+
+def map_damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
+    """What happened to a saved map, or None; a checkpoint of an earlier version has no checksum."""
+    saved, now = (state_dict.get(prefix + name) for name in ("map_checksum", MAP_NAME))
+    if saved is None or now is None or damage(state_dict, prefix):  # which is said as what it is
+        return None
+    if not int(saved) or int(saved) == int(checksum(now)):
+        return None
+    return (
+        "its map from senses to words is not the one that was saved: most likely checkpoints were averaged by a script "
+        "that divides the map like a weight; use kerbs-average"
+    )
 
 
 class SenseTable(nn.Module):
@@ -22,7 +43,8 @@ class SenseTable(nn.Module):
     unless there is none; θ and the bias are these times ``theta_rate`` and ``bias_rate``, which under Adam are factors
     of their learning rates. Buffers, saved with the model: ``sense_to_word`` (senses,), ``initial_senses`` (words,) the
     numbers of senses at the start (all 0: unknown), ``vocabulary`` () a fingerprint of the dictionary (0: unknown),
-    ``ratio`` () the senses per word that were asked for (0: unknown), ``rates`` (2,) of θ and bias. :attr:`index`, the
+    ``ratio`` () the senses per word that were asked for (0: unknown), ``rates`` (2,) of θ and bias, ``map_checksum`` ()
+    of the map, set when it is saved (0: unknown). :attr:`index`, the
     lookup the other way round, is derived from the map whenever that has changed, in place or as a whole (but not by
     way of ``.data``), and never saved.
     """
@@ -32,6 +54,7 @@ class SenseTable(nn.Module):
     vocabulary: Tensor
     ratio: Tensor
     rates: Tensor
+    map_checksum: Tensor
 
     def __init__(
         self,
@@ -73,8 +96,8 @@ class SenseTable(nn.Module):
         self.register_buffer("vocabulary", torch.tensor(vocabulary, dtype=torch.int64))
         self.register_buffer("ratio", torch.tensor(round(ratio * UNIT), dtype=torch.int64))
         self.register_buffer("rates", torch.tensor([round(theta_rate * UNIT), round(bias_rate * UNIT)]))
-        self._index: Optional[SenseIndex] = None
-        self._index_is_of: tuple[Any, ...] = ()
+        self._index: Optional[tuple[SenseIndex, Tensor, int]] = None  # one value: threads may share a model
+        self.register_buffer("map_checksum", torch.tensor(0, dtype=torch.int64))
 
     @property
     def theta(self) -> Optional[Tensor]:
@@ -95,15 +118,13 @@ class SenseTable(nn.Module):
     @property
     def index(self) -> SenseIndex:
         """The senses of each word."""
-        now, index = self.sense_to_word, self._index
+        now, kept = self.sense_to_word, self._index
         version = None if now.is_inference() else now._version  # an inference tensor does not count its changes
-        if index is not None and version is not None:
-            of, at_version = self._index_is_of
-            if of is now and at_version == version:
-                return index
+        if kept is not None and kept[1] is now and kept[2] == version:
+            return kept[0]
         with torch.inference_mode(False):  # an index made while evaluating must serve training afterwards
             index = SenseIndex(now.clone(), self.n_words)
-        self._index, self._index_is_of = index, (now, version)
+        self._index = None if version is None else (index, now, version)
         return index
 
     def senses(self) -> Senses:
@@ -127,10 +148,17 @@ class SenseTable(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # the index is not copied along: a copy has a map of its own
-        return {**self.__dict__, "_index": None, "_index_is_of": ()}
+        return {**self.__dict__, "_index": None}
+
+    @torch.no_grad()
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        if self.map_checksum.is_inference():  # which cannot be written to
+            self.map_checksum = self.map_checksum.clone()
+        self.map_checksum.copy_(checksum(self.sense_to_word))
+        super()._save_to_state_dict(*args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        problem = self.misfit(state_dict, prefix)
+        problem = damage(state_dict, prefix) or map_damage(state_dict, prefix) or self.misfit(state_dict, prefix)
         if problem:
             raise SenseTableMisfit(problem)
         self.adapt_to(state_dict, prefix)
@@ -156,10 +184,14 @@ class SenseTable(nn.Module):
         for name, unknown in (("initial_senses", self.initial_senses * 0), ("vocabulary", self.vocabulary * 0)):
             state_dict.setdefault(prefix + name, unknown)
         state_dict.setdefault(prefix + "ratio", self.ratio * 0)
+        state_dict.setdefault(prefix + "map_checksum", self.map_checksum * 0)
         state_dict.setdefault(prefix + "rates", self.rates * 0 + UNIT)
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
         """Why a saved table does not fit into this one, or None; what is not in ``state_dict`` is not looked at."""
+        damaged = damage(state_dict, prefix)
+        if damaged:
+            return damaged
         kernel, bias = (state_dict.get(prefix + name) for name in ("kernel_id", "bias_raw"))
         if kernel is not None and KERNELS[int(kernel)] != self.kernel:
             return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"
@@ -195,7 +227,10 @@ class SenseTable(nn.Module):
         if words != self.n_words:
             return f"the checkpoint has senses for {words} words, the model has {self.n_words} words"
         if vocabulary is not None and int(vocabulary) and int(self.vocabulary) and vocabulary != self.vocabulary:
-            return "the checkpoint was trained with another dictionary of the same size"
+            return (
+                "the checkpoint was trained with another dictionary of the same size (or averaged by another script "
+                "than kerbs-average)"
+            )
         return self.out_of_bounds(sense_to_word, old=not ratio)
 
     def out_of_bounds(self, sense_to_word: Tensor, old: bool = False) -> Optional[str]:

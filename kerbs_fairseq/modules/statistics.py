@@ -11,6 +11,8 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.modules.saved_state import damage
+
 MOVING = ("log_accuracy", "usage")  # over all updates, old ones fading
 RECENT = ("tokens", "prob", "nll", "sense_prob")  # since the last event
 OF_SENSES = ("usage", "sense_prob")
@@ -150,6 +152,9 @@ class SenseStatistics(nn.Module):
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
         """Why saved statistics do not fit, or None."""
+        damaged = damage(state_dict, prefix)
+        if damaged:
+            return damaged
         saved = state_dict.get(prefix + "decay")
         if saved is not None and not math.isclose(float(saved), self._beta, rel_tol=1e-5):
             return f"the checkpoint's statistics were made with the decay {float(saved):g}, not {self._beta:g}"

@@ -3,25 +3,34 @@
 import contextlib
 import logging
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, Optional
 
+import torch
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.backends.dispatch import chosen
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
+from kerbs_fairseq.modules.sense_table import map_damage
+from kerbs_fairseq.plugin import pretrained, scripting
 from kerbs_fairseq.plugin.counts import target_counts
 from kerbs_fairseq.plugin.log_probs import LogProbs, normalized
-from kerbs_fairseq.plugin.options import resolve
+from kerbs_fairseq.plugin.options import StartOptions, resolve
+from kerbs_fairseq.plugin.pretrained import PROJECTIONS
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.tied_input import TiedInput
 from kerbs_fairseq.plugin.update_hook import UpdateHook
-from kerbs_fairseq.runs.checkpoint import fingerprint
+from kerbs_fairseq.runs.checkpoint import fingerprint, integer
 
 logger = logging.getLogger(__name__)
 
-PROJECTIONS = ("output_projection", "fc_out")  # what Transformers and LSTMs call their last matrix
+SCORER = "kerbs_scorer"
+
+# of the call under way, and not on the modules, which threads may share: whose features are wanted, whose search it is
+_FEATURES_OF: ContextVar[Any] = ContextVar("features_of", default=None)
+_SEARCH: ContextVar[tuple[Any, Any]] = ContextVar("search", default=(None, None))
 
 
 class HeadDecoder:
@@ -33,11 +42,15 @@ class HeadDecoder:
 
     head: nn.Module
     mark: str  # a name that only the state of this head has
-    gives_features = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles name the two classes that this one is made of: it is made when a model is built."""
+        head, base = type(self).__bases__
+        return new_decoder, (base, head), dict(self.__dict__)
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
         """(..., d) → log P (..., words), or the features themselves inside :func:`features_of`."""
-        return features if self.gives_features else self.head_log_prob(features)
+        return features if _FEATURES_OF.get() is self else self.head_log_prob(features)
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
@@ -48,12 +61,32 @@ class HeadDecoder:
         before = set(state_dict)
         state_dict = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         if f"{name}.head.{self.mark}" not in state_dict:
-            refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
+            self.start_from(state_dict, name)
         for projection in PROJECTIONS:  # fairseq puts a shared one back, which this decoder may not have
             key = f"{name}.{projection}.weight"
             if key not in before and getattr(self, projection, None) is None:
                 state_dict.pop(key, None)
         return state_dict
+
+    def start_from(self, state_dict: dict[str, Any], name: str) -> None:
+        """Make a state of this head from that of another output layer, in place, or refuse."""
+        refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
+
+
+def decoder_class(base: type, head: type) -> type:
+    """The class of a decoder with another output layer, one for each pair."""
+    if (base, head) not in _classes:
+        name = f"{head.__name__.removesuffix('Decoder')}{base.__name__}"
+        _classes[base, head] = type(name, (head, base), {"__module__": __name__})
+    return _classes[base, head]
+
+
+_classes: dict[tuple[type, type], type] = {}
+
+
+def new_decoder(base: type, head: type) -> Any:
+    """An empty decoder, for pickle to fill."""
+    return object.__new__(decoder_class(base, head))
 
 
 def check_shapes(model: nn.Module, state_dict: dict[str, Any]) -> None:
@@ -70,11 +103,11 @@ def check_shapes(model: nn.Module, state_dict: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def features_of(decoder: HeadDecoder) -> Iterator[None]:
     """Within this context the decoder returns features (..., d) in place of log-probabilities."""
-    decoder.gives_features = True
+    before = _FEATURES_OF.set(decoder)
     try:
         yield
     finally:
-        decoder.gives_features = False
+        _FEATURES_OF.reset(before)
 
 
 def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor, Optional[Tensor]]:
@@ -140,7 +173,17 @@ class KerbsDecoder(TiedInput, HeadDecoder):
 
     head: KernelizedBayesianSoftmax
     mark = "senses.vectors"
+    replaced: str  # the matrix of the stock decoder in whose place the head is
     update_hook: UpdateHook
+    start_options: StartOptions
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the decoder's own; the steps of a search, which share an incremental state, share a word scorer."""
+        before = _SEARCH.set((self, kwargs.get("incremental_state")))
+        try:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            _SEARCH.reset(before)
 
     backend_is_known = False
 
@@ -156,7 +199,13 @@ class KerbsDecoder(TiedInput, HeadDecoder):
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
-        return LogProbs.of(self.head.log_prob(features))
+        decoder, state = _SEARCH.get()
+        if decoder is not self or state is None or torch.is_grad_enabled() or self.head.reference:
+            return LogProbs.of(self.head.log_prob(features))
+        name = self._get_full_incremental_state_key(SCORER)
+        if name not in state:
+            state[name] = self.head.word_scorer()
+        return LogProbs.of(self.head.log_prob(features, state[name]))
 
     def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
         """What is normalised already is returned as it is."""
@@ -173,6 +222,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             self.explain_sharing(args)
         check_options(args, given)
         self.update_hook = UpdateHook.from_options(args, given)
+        self.start_options = StartOptions.of(args)
         counts = target_counts(task, dictionary) if str(args.kerbs_init) == "frequency" else None
         try:
             self.head = KernelizedBayesianSoftmax(
@@ -205,7 +255,16 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             refuse(f"{error}. See the --kerbs-… options in --help")
         if name is not None:
             delattr(self, name)
+        self.replaced = name or "fc_out"  # an LSTM that shares its embeddings has none
         self.tie_input(args)
+
+    def start_from(self, state_dict: dict[str, Any], name: str) -> None:
+        """Take over a stock model's softmax."""
+        pretrained.convert(self, state_dict, name)
+
+    def __prepare_scriptable__(self) -> Any:
+        """For torch.jit.script: the stock decoder, with prepared tables in the place of its last matrix."""
+        return scripting.prepared_decoder(self)
 
     def explain_sharing(self, args: Any) -> None:
         """A line for the log: what shared embeddings mean here."""
@@ -222,10 +281,16 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
         """Refuse a checkpoint with another vocabulary or number of senses."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
+        damaged = map_damage(state_dict, f"{name}.head.senses.")
+        if damaged:
+            refuse(f"the checkpoint cannot be used: {damaged}")
+        pretrained.drop_mask_senses(self, state_dict, f"{name}.head.")
         problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.") or self.head.statistics.misfit(
             state_dict, f"{name}.head.statistics."
         )
-        saved = INPUTS[int(state_dict.get(f"{name}.embed_tokens.choice_id", 0))]
+        choice = state_dict.get(f"{name}.embed_tokens.choice_id", torch.tensor(0))
+        number = integer(choice) if torch.is_tensor(choice) else None
+        saved = dict(enumerate(INPUTS)).get(-1 if number is None else number, "unknown")
         if saved != self.input_choice:
             problem = problem or f"the checkpoint has the input {saved}, the model has {self.input_choice}"
         if problem:

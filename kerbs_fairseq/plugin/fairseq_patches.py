@@ -1,4 +1,4 @@
-"""Run-time fixes for fairseq 0.12.2 on today's torch and numpy: every change to fairseq is in this file.
+"""Run-time repairs of fairseq 0.12.2 on today's torch and numpy, and of faults of its own.
 
 A fix is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
 names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the fixes and why each one is active.
@@ -12,6 +12,7 @@ import warnings
 from importlib import metadata
 from typing import Any, Callable, NamedTuple, Optional
 
+from kerbs_fairseq.plugin import fairseq_messages, whole_checkpoints
 from kerbs_fairseq.plugin.refusal import refuse
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
@@ -167,31 +168,6 @@ def _ema_copies_integers() -> None:
     EMA.__init__ = __init__
 
 
-def _ema_follows_moves() -> None:
-    from fairseq.models.ema.ema import EMA
-
-    from kerbs_fairseq.modules.sense_table import MAP_NAME
-    from kerbs_fairseq.plugin.update_hook import follow_moves
-
-    step = EMA._step_internal
-
-    def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
-        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
-        step(self, new_model, updates)
-        for state in (self.model.state_dict(), self.fp32_params) if before else ():
-            follow_moves(state, new_model.state_dict(), before)
-
-    EMA._step_internal = _step_internal
-
-
-def _call_after_updates() -> None:
-    from fairseq.tasks import FairseqTask
-
-    from kerbs_fairseq.plugin.update_hook import hooked
-
-    FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
-
-
 def _explain_adaptive_loss() -> None:
     from fairseq.criterions.adaptive_loss import AdaptiveLoss
 
@@ -260,26 +236,13 @@ FIXES = (
         _ema_copies_integers,
     ),
     Fix(
-        "ema-moves",
-        "--store-ema averages the weights that a sense had before and after it moved to another word, which belong to "
-        "different words: a moved sense's average begins again",
-        _always,
-        _ema_follows_moves,
-    ),
-    Fix(
-        "update-hook",
-        "fairseq has no place for what is to be done once after each update of the parameters, which is when senses "
-        "move: the step of a task calls it",
-        _always,
-        _call_after_updates,
-    ),
-    Fix(
         "adaptive-loss",
         "--criterion adaptive_loss with a model that has no adaptive softmax stops with an empty AssertionError and a "
         "crash checkpoint; it is refused with a line that says what to change",
         _always,
         _explain_adaptive_loss,
     ),
+    *(Fix(*fix) for fix in (*fairseq_messages.FIXES, *whole_checkpoints.FIXES)),
 )
 
 

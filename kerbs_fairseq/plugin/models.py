@@ -7,14 +7,22 @@ from typing import Any, Callable, Optional
 from fairseq import models
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models.bart import BARTModel
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.lstm_lm import LSTMLanguageModel
+from fairseq.tasks.online_backtranslation import OnlineBackTranslationTask
 
-from kerbs_fairseq.plugin import generation
-from kerbs_fairseq.plugin.decoders import HeadDecoder, KerbsDecoder, MosDecoder, check_shapes
-from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions
+from kerbs_fairseq.plugin import checkpoint_loading, generation, pretrained, scripting, starting, update_hook
+from kerbs_fairseq.plugin.decoders import (
+    HeadDecoder,
+    KerbsDecoder,
+    MosDecoder,
+    check_shapes,
+    decoder_class,
+)
+from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions, fill
 from kerbs_fairseq.plugin.refusal import refuse
-from kerbs_fairseq.plugin.unsupported import REASONS
+from kerbs_fairseq.plugin.unsupported import REASONS, check_output_layer
 
 SUPPORTED = ("transformer", "transformer_align", "bart", "lstm", "transformer_lm", "lstm_lm", "gru_lm")
 LSTM_CUTOFF = "10000,50000,200000"
@@ -22,11 +30,6 @@ HEADS: dict[str, tuple[type[HeadDecoder], type[FairseqDataclass]]] = {
     "kerbs": (KerbsDecoder, KerbsOptions),
     "mos": (MosDecoder, MosOptions),
 }
-
-
-def decoder_class(base: type, head: type) -> type:
-    """The class of a decoder with another output layer."""
-    return type(f"{head.__name__.removesuffix('Decoder')}{base.__name__}", (head, base), {"__module__": __name__})
 
 
 def check_no_adaptive_softmax(args: Any, model: type) -> None:
@@ -43,6 +46,15 @@ def check_no_adaptive_softmax(args: Any, model: type) -> None:
         )
 
 
+def check_task(task: Any) -> None:
+    """Refuse tasks that change a model's output layer after it is built."""
+    if isinstance(task, OnlineBackTranslationTask):
+        refuse(
+            "--task online_backtranslation adds words to the model's last matrix after it is built, and KerBS has "
+            "none: train with the task first, and start a KerBS model for translation from its checkpoint"
+        )
+
+
 def twin_of(base: str, prefix: str) -> type:
     """The model class ``prefix``_``base``."""
     Base = models.MODEL_REGISTRY[base]
@@ -52,11 +64,24 @@ def twin_of(base: str, prefix: str) -> type:
         @classmethod
         def build_model(cls, args: Any, task: Any) -> Any:
             check_no_adaptive_softmax(args, Base)
+            check_task(task)
+            fill(args, options)
             model = super().build_model(args, task)
+            check_output_layer(model)
             decoder = model.decoder
             decoder.__class__ = decoder_class(type(decoder), head)
+            decoder.of_bart = isinstance(model, BARTModel)
             decoder.build_head(args, task, decoder.dictionary)
             return model
+
+        def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = super().load_state_dict(state_dict, *args, **kwargs)
+            except (RuntimeError, KeyError) as error:  # fairseq looks for names of its own
+                refuse(f"the checkpoint does not fit the architecture: {pretrained.misfit(error)}")
+            if isinstance(self.decoder, KerbsDecoder):
+                starting.finish(self)
+            return result
 
         def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
             super().upgrade_state_dict_named(state_dict, name)  # where fairseq mends what it can, BART's embeddings say
@@ -67,6 +92,9 @@ def twin_of(base: str, prefix: str) -> type:
             if isinstance(self.decoder, KerbsDecoder):
                 generation.prune(self.decoder.head)
 
+        def __prepare_scriptable__(self) -> Any:
+            return scripting.copied(self, Base) if isinstance(self.decoder, KerbsDecoder) else self
+
         @classmethod
         def add_args(cls, parser: Any) -> None:
             super().add_args(parser)
@@ -76,6 +104,8 @@ def twin_of(base: str, prefix: str) -> type:
     Twin.__name__ = Twin.__qualname__ = f"{prefix.capitalize()}{Base.__name__}"
     Twin.__doc__ = f"{Base.__name__} with another output layer: {head.__doc__}"
     Twin.twin_of, Twin.head_name = base, prefix
+    Twin.__module__ = __name__
+    globals()[Twin.__name__] = Twin  # where pickle looks for it
     return Twin
 
 
@@ -84,7 +114,9 @@ def with_options(base: Optional[type], options: type[FairseqDataclass]) -> Optio
     if base is None:
         return None
     name = f"{options.__name__}{base.__name__}"
-    return dataclass(type(name, (options, base), {"__module__": __name__, "__annotations__": {}}))
+    made: type = dataclass(type(name, (options, base), {"__module__": __name__, "__annotations__": {}}))
+    globals()[name] = made  # where pickle looks for it
+    return made
 
 
 def with_defaults(architecture: Callable[[Any], None], options: type[FairseqDataclass]) -> Callable[[Any], None]:
@@ -141,6 +173,8 @@ def register() -> None:
     if "kerbs_transformer" in models.MODEL_REGISTRY:
         return
     generation.register()
+    update_hook.install()
+    checkpoint_loading.install()
     for base in SUPPORTED:
         add_twins(base)
     for base in sorted(models.MODEL_REGISTRY):

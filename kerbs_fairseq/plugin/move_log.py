@@ -4,6 +4,7 @@ A run that was interrupted and resumed leaves the same table as one that was not
 training: it is said once, and tried again at the next event.
 """
 
+import itertools
 import logging
 import os
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ class MoveLog:
         """At the start of a process that goes on from ``update`` updates: what was written of later ones goes."""
         rows = self._rows()
         if rows and update == 0:
-            refuse(f"--kerbs-move-log {self.path} has the moves of another run: choose another file, or remove it")
+            self._put_aside()
         kept = (row for row in rows if int(row[0]) <= update)
         table = b"".join(map(self._line, [[HEADER], *kept]))
         try:
@@ -41,6 +42,18 @@ class MoveLog:
         except UserError as problem:
             refuse(f"--kerbs-move-log: {problem}")
         self.size, self.waiting = len(table), b""
+
+    def _put_aside(self) -> None:
+        """The moves of another run, or of this one when it was killed before its first checkpoint: nothing is lost."""
+        real = files.destination(self.path)
+        aside = next(path for n in itertools.count(1) if not (path := real.with_name(f"{real.name}.{n}")).exists())
+        try:
+            real.rename(aside)
+        except OSError as error:
+            refuse(
+                f"--kerbs-move-log {self.path} has the moves of another run, and cannot be renamed: {error.strerror}"
+            )
+        logger.warning(f"--kerbs-move-log {self.path} had moves of a training that does not go on: they are in {aside}")
 
     def _rows(self) -> list[list[str]]:
         """What is there."""

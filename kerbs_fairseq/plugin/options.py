@@ -1,16 +1,21 @@
 """The options that ``kerbs_X`` and ``mos_X`` add to those of X, for argparse and for hydra alike."""
 
+import contextlib
 from dataclasses import dataclass, field, fields
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import OmegaConf, open_dict
 
 from kerbs_fairseq.allocation.reallocator import MOVED_VECTORS, SPLIT_NOISE
 from kerbs_fairseq.functional.initialization import BIASES, INITIAL_MAPS, INITIAL_VECTORS
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.mixture_of_softmaxes import MOS_INITS
+from kerbs_fairseq.plugin.refusal import refuse
+
+START_SPLITS = ("noise", "contexts")
 
 # What an option is if it is not given, by --kerbs-preset.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -104,6 +109,24 @@ class KerbsOptions(FairseqDataclass):
     kerbs_theta_rate: float = field(
         default=1.0, metadata={"help": "factor of the learning rate of theta, under Adam and the like"}
     )
+    kerbs_head_rate: float = field(
+        default=1.0, metadata={"help": "factor of the learning rate of the sense vectors, under any optimizer"}
+    )
+    kerbs_start_noise: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "where training starts from a softmax (--finetune-from-model, --restore-file): how far the senses "
+            "of a word start apart, in standard deviations of its weights; 0 predicts exactly what the softmax did "
+            "(default: the most, up to 0.5, that moves the validation loss by no more than 0.5%%)"
+        },
+    )
+    kerbs_start_split: ChoiceEnum(START_SPLITS) = field(  # type: ignore[valid-type]
+        default="noise",
+        metadata={
+            "help": "there: the senses of a word part at random (noise), or towards clusters of the contexts that the "
+            "word has in the training data (contexts)"
+        },
+    )
     kerbs_chunk: int = field(
         default=0, metadata={"help": "tokens whose scores are in memory at a time in the loss; 0 chooses"}
     )
@@ -169,11 +192,30 @@ class KerbsOptions(FairseqDataclass):
     )
 
 
+class StartOptions(NamedTuple):
+    """How a model starts from a softmax."""
+
+    noise: Optional[float]
+    split: str
+    seed: int
+
+    @classmethod
+    def of(cls, args: Any) -> "StartOptions":
+        """From ``--kerbs-start-…``, or a refusal."""
+        noise, split = args.kerbs_start_noise, str(args.kerbs_start_split)
+        if noise is not None and not 0 <= noise < float("inf"):
+            refuse(f"--kerbs-start-noise {noise:g}: it must be 0 or more")
+        if noise == 0 and split != "noise":
+            refuse(f"--kerbs-start-split {split} has no effect with --kerbs-start-noise 0: leave it out")
+        return cls(noise, split, args.kerbs_seed + 1)
+
+
 def resolve(args: Any) -> list[str]:
     """Give every option in ``args`` that depends on a preset its value, in place; those that were given, by name.
 
     A checkpoint has all values, whatever the defaults were when it was made: nothing of it counts as given.
     """
+    fill(args, KerbsOptions)
     missing = [name for name in PRESETS["default"] if getattr(args, name, None) is None]
     old = missing == ["kerbs_bias"] and getattr(args, "kerbs_preset", None) is None  # a checkpoint of version 0.1
     loaded = old or (not missing and getattr(args, "kerbs_preset", None) is not None)
@@ -186,6 +228,14 @@ def resolve(args: Any) -> list[str]:
     if args.kerbs_seed is None:
         args.kerbs_seed = torch.initial_seed() % 2**31  # what --seed has set, on every worker
     return given
+
+
+def fill(args: Any, options: type[FairseqDataclass]) -> None:
+    """Give every option that ``args`` does not have at all its default: a program may pass a bare namespace."""
+    for option in fields(options):
+        if option.name != "_name" and not hasattr(args, option.name):
+            with open_dict(args) if OmegaConf.is_config(args) else contextlib.nullcontext():
+                setattr(args, option.name, option.default)
 
 
 def is_given(value: Any, default: Any) -> bool:

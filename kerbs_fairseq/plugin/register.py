@@ -1,10 +1,10 @@
-"""What importing the plugin does: mend fairseq, then register what we add to it."""
+"""What activating the plugin does: repair fairseq, then register what we add to it. All by being imported."""
 
-from kerbs_fairseq.plugin import fairseq_patches as compat
+from kerbs_fairseq.plugin import fairseq_patches
 
-applied = compat.apply()
+applied = fairseq_patches.apply()
 
-# Registering is a side effect of importing, and works only on a fairseq that has been mended.
+# Works only on a fairseq that has been repaired.
 from kerbs_fairseq.plugin import criterion, generation, gru_lm, models  # noqa: E402, F401
 
 models.register()

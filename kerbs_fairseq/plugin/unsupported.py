@@ -1,5 +1,11 @@
 """Models of fairseq that have no twin, each with the reason that a user is given."""
 
+import inspect
+
+from torch import nn
+
+from kerbs_fairseq.plugin.refusal import refuse
+
 ENCODER_ONLY = "the model has an encoder only, and no decoder whose softmax could be replaced"
 ALL_AT_ONCE = "the model predicts all words of a sentence at once, not one after the other"
 NO_WORDS = "the model does not predict words"
@@ -53,3 +59,23 @@ REASONS = {
     "transformer_from_pretrained_xlm": "the model's output layer is that of a pretrained XLM",
     "transformer_ulm": "the model predicts several streams of units at once",
 }
+
+
+def check_output_layer(model: nn.Module) -> None:
+    """Refuse a model without a decoder whose output layer is one matrix behind its features."""
+    decoder = getattr(model, "decoder", None)
+    if decoder is None:
+        refuse(f"{type(model).__name__} has no decoder of its own: it has one for every pair of languages, or none")
+    layer = getattr(type(decoder), "output_layer", None)
+    if layer is None:
+        refuse(
+            f"{type(decoder).__name__} has no output_layer(features): its last matrix is part of its forward, and "
+            "there is no place where another output layer could stand"
+        )
+    _, _, *others = inspect.signature(layer).parameters.values()
+    needed = [other.name for other in others if other.default is other.empty and other.kind not in (2, 4)]
+    if needed:
+        refuse(
+            f"the output layer of {type(decoder).__name__} also needs {', '.join(needed)}: it mixes its softmax with "
+            "something else, such as copies of source words, and KerBS stands in for a plain softmax only"
+        )

@@ -13,12 +13,16 @@ import torch
 from fairseq import metrics
 from fairseq.distributed import utils as distributed
 from fairseq.logging.meters import MetersDict, safe_round
+from fairseq.models.ema.ema import EMA
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
+from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.allocation.policy import STRATEGIES
 from kerbs_fairseq.allocation.reallocator import Event, Reallocator, check_schedule
+from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
-from kerbs_fairseq.modules.sense_table import MAP_NAME, PARAMETERS
+from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.refusal import refuse
 
@@ -26,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 IDLE = 0.01  # a sense that has less of its word's usage than this is idle
 SHOWN_NUMBERS = 4  # of senses that words have; more are counted together
+WITH_THRESHOLD = ("paper", "idle")  # strategies that go by it
 
 
 @dataclass
@@ -37,6 +42,7 @@ class UpdateHook:
     given: list[str] = field(default_factory=list)
     reallocator: Optional[Reallocator] = None
     shown: "Optional[Shown]" = None
+    head_rate: float = 1.0
 
     @classmethod
     def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
@@ -59,7 +65,13 @@ class UpdateHook:
             "split_noise": args.kerbs_split_noise,
             "seed": args.kerbs_seed,
         }
-        return cls(settings, MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None, given)
+        if not 0 < args.kerbs_head_rate < float("inf"):
+            refuse(f"--kerbs-head-rate {args.kerbs_head_rate:g}: it must be above 0")
+        move_log = MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None
+        return cls(settings, move_log, given, head_rate=args.kerbs_head_rate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "reallocator": None}  # which holds the optimizer; made again at the next update
 
     def after_update(self, decoder: Any, optimizer: Any, update: int) -> None:
         """Update number ``update`` has just been made: take in its statistics, and move senses if it is time."""
@@ -129,6 +141,20 @@ class UpdateHook:
         logger.info("update %d: %d senses moved%s%s", event.update, len(rows), f": {examples}" if rows else "", more)
         if self.move_log is not None and is_first_worker():
             self.move_log.add(rows)
+
+
+def say_if_senses_never_move(model: Any, max_update: float) -> None:
+    """At the start of a training of ``max_update`` updates (0: not known), once: a warning with the reason."""
+    decoder: Any = getattr(model, "decoder", None)
+    hook = getattr(decoder, "update_hook", None)
+    if hook is None or not hook.settings["every"] or not is_first_worker():
+        return
+    settings = {key: hook.settings[key] for key in ("every", "after", "until", "threshold")}
+    if hook.settings["strategy"] not in WITH_THRESHOLD:
+        settings["threshold"] = None
+    reason = obstacle(decoder.head.senses, **settings, max_update=max_update or 0, name=option)
+    if reason:
+        logger.warning(f"senses will never move: {reason}. Change that, or say --kerbs-reallocate-every 0")
 
 
 def option(name: str) -> str:
@@ -237,15 +263,40 @@ class Shown:
                     OrderedDict.__setitem__(aggregator, name, meter)
 
 
+def install() -> None:
+    """Put the hook behind each update, and let averages of weights (``--store-ema``) follow the moves.
+
+    fairseq has no place for what is to be done once after each update of the parameters: the step of a task calls it.
+    """
+    FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
+    EMA._step_internal = following(EMA._step_internal)
+
+
+def following(step: Callable[..., None]) -> Callable[..., None]:
+    """The update of an EMA. The average of a sense begins again when it moves: its old weights are another word's."""
+
+    @functools.wraps(step)
+    def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
+        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
+        step(self, new_model, updates)
+        for state in (self.model.state_dict(), self.fp32_params) if before else ():
+            follow_moves(state, new_model.state_dict(), before)
+
+    return _step_internal
+
+
 def hooked(step: Callable[..., None]) -> Callable[..., None]:
     """fairseq's ``task.optimizer_step``, with reallocation behind it."""
 
+    @functools.wraps(step)
     def optimizer_step(self: Any, optimizer: Any, model: Any, update_num: int) -> None:
         scale = amp_scale(optimizer)
-        step(self, optimizer, model, update_num)
         decoder: Any = getattr(model, "decoder", None)
         if getattr(decoder, "update_hook", None) is None:
+            step(self, optimizer, model, update_num)
             return
+        with head_rate.scaled(decoder, optimizer):
+            step(self, optimizer, model, update_num)
         if amp_scale(optimizer) < scale:  # --amp found infinite gradients, made no update, and tries again
             decoder.head.statistics.forget_waiting()
         else:

@@ -45,7 +45,10 @@ def of_senses(model: Learned) -> Iterator[Part]:
 
 
 def of_widths(model: Learned, contexts: Optional[Contexts]) -> Iterator[Part]:
-    """θ and the kernel."""
+    """Bias, θ and the kernel."""
+    if model.bias is not None:
+        caption = "Added to a sense's score whatever the context. A word's n equal senses have −log n each."
+        yield "senses", Picture("bias", "Biases of senses", caption, plots.bias(model))
     if model.kernel == "dot":
         return
     caption = f"Of all senses; a sense is idle if it has less than {IDLE:.0%} of its word's usage."

@@ -89,12 +89,13 @@
     return button;
   };
 
-  const senseBlock = ([theta, share, length, near, meant, examples], i) => {
+  const senseBlock = ([theta, bias, share, length, near, meant, examples], i) => {
     const dot = make("span", { className: "dot" });
     dot.style.background = `var(--c${i % 6})`;
     const bar = make("div", { className: "bar" });
     bar.style.cssText = `width:${Math.max(1, 100 * share)}%;background:var(--c${i % 6})`;
     const facts = [`${percent(share)} of its usage`, `length ${number(length)}`];
+    if (bias !== null) facts.unshift(`bias ${number(bias)}`);
     if (data.theta) facts.unshift(`θ ${number(theta)}`);
     if (data.contexts) facts.push(`meant ${meant} times in ${data.split}`);
     const block = make("div", { className: "sense" }, make("p", {}, dot, make("b", { textContent: `Sense ${i + 1}` }), ` · ${facts.join(" · ")}`), bar);

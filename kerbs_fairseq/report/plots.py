@@ -122,14 +122,25 @@ def senses_by_frequency(model: Learned) -> Figure:
 
 def theta(model: Learned) -> Figure:
     """θ of all senses, idle ones apart."""
+    return _of_senses(model, model.theta, "θ (larger: wider)")
+
+
+def bias(model: Learned) -> Figure:
+    """The bias of all senses, idle ones apart."""
+    assert model.bias is not None
+    return _of_senses(model, model.bias, "bias")
+
+
+def _of_senses(model: Learned, values: torch.Tensor, label: str) -> Figure:
+    """A histogram of ``values`` (S,)."""
     figure, ax = axes()
     idle = model.share < IDLE
-    values = torch.nan_to_num(model.theta)
+    values = torch.nan_to_num(values)
     low, high = float(values.min()), float(values.max())
     edges = torch.linspace(low - 1e-3, high + 1e-3, 41).tolist()
     parts = [values[~idle].tolist(), values[idle].tolist()]
     ax.hist(parts, edges, stacked=True, color=[colour(0), colour(1)], label=["used", f"idle (share below {IDLE:.0%})"])
-    ax.set_xlabel("θ (larger: wider)")
+    ax.set_xlabel(label)
     ax.set_ylabel("senses")
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend()

@@ -42,7 +42,7 @@ def vocabulary(
 ) -> dict[str, Any]:
     """Words by frequency, ``[word, count, senses]``, for the page.
 
-    A sense is ``[θ, share of usage, length, nearest words (by their place in the list), times meant, examples]``, an
+    A sense is ``[θ, bias, share of usage, length, nearest words (places in the list), times meant, examples]``, an
     example ``[sentence, word of it, probability]``. ``also`` are words that get their nearest whatever their frequency.
     """
     order = by_frequency(model)
@@ -56,11 +56,12 @@ def vocabulary(
             own[of[sense]].append(sense)
     near = nearest(model, [sense for word in close for sense in own[word]], progress)
     theta, share = rounded(model.theta), rounded(model.share)
+    bias = [None] * len(theta) if model.bias is None else rounded(model.bias)
     length = rounded(model.vectors.norm(dim=1))
 
     def sense_row(sense: int) -> list[Any]:
         others = list(dict.fromkeys(place[w] for w in near.get(sense, []) if w in place))
-        row: list[Any] = [theta[sense], share[sense], length[sense], others]
+        row: list[Any] = [theta[sense], bias[sense], share[sense], length[sense], others]
         if contexts is not None:
             examples = [[s, p, round(q, 3)] for s, p, q in contexts.examples.get(sense, [])]
             row += [int(contexts.meant[sense]), examples]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS, UNIT
 from kerbs_fairseq.runs.errors import UserError, reason
 from kerbs_fairseq.runs.files import kind_of
 
@@ -21,9 +22,9 @@ from kerbs_fairseq.runs.files import kind_of
 MODEL, EXTRA, HISTORY, OPTIMIZER = "model", "extra_state", "optimizer_history", "last_optimizer_state"
 # of the output layer in a model's state, behind "decoder." or whatever the decoder is called
 HEAD = "head."
-VECTORS, THETA, MAP, KERNEL = (f"senses.{name}" for name in ("vectors", "theta_raw", "sense_to_word", "kernel_id"))
+VECTORS, THETA, BIAS = (f"senses.{name}" for name in PARAMETERS)
+MAP, KERNEL = f"senses.{MAP_NAME}", "senses.kernel_id"
 INITIAL, VOCABULARY, RATES = (f"senses.{name}" for name in ("initial_senses", "vocabulary", "rates"))
-RATE_UNIT = 1_000_000
 STATISTICS = "statistics."
 USAGE, UPDATES, MOVES = (f"{STATISTICS}{name}" for name in ("usage", "updates", "moves"))
 PRIOR = "prior."  # of a mixture of softmaxes
@@ -243,11 +244,13 @@ def fingerprint(symbols: Iterable[str]) -> int:
     return int.from_bytes(digest[:8], "big", signed=True) or 1
 
 
-def theta_rate(head: dict[str, Tensor]) -> float:
-    """What θ is to ``theta_raw``: the factor of its learning rate, saved as an integer."""
+def theta_and_bias(head: dict[str, Tensor]) -> tuple[Optional[Tensor], Optional[Tensor]]:
+    """θ before its bound, and bias (S,), or None: saved divided by the factors of their learning rates."""
     rates = head.get(RATES)
-    rate = 1.0 if rates is None or not rates.numel() else float(rates.flatten()[0]) / RATE_UNIT
-    return rate if rate > 0 else 1.0
+    factors = [1.0, 1.0] if rates is None or rates.numel() != 2 else [float(x) / UNIT for x in rates.flatten()]
+    raw = (head.get(name) for name in (THETA, BIAS))
+    theta, bias = (None if x is None else x.float() * (f if f > 0 else 1.0) for x, f in zip(raw, factors))
+    return theta, bias
 
 
 def integer(value: Optional[Tensor]) -> Optional[int]:

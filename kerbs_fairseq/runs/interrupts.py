@@ -1,8 +1,10 @@
-"""Ctrl-C while one of our commands is still importing: one line, at once. Imports next to nothing itself."""
+"""While one of our commands is still importing: Ctrl-C, and a package that is missing. Imports little itself."""
 
 import os
 import signal
 import sys
+from types import TracebackType
+from typing import Optional
 
 
 def end_at_once(number: int, _: object) -> None:
@@ -18,3 +20,20 @@ def watch() -> None:
     name = os.path.basename(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     if name.startswith("kerbs-") and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
+    if name.startswith("kerbs-"):
+        sys.excepthook = say_what_is_missing
+
+
+def say_what_is_missing(kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    """One line where a package is missing that one of our extras would install; else the traceback."""
+    from importlib import metadata
+
+    missing = str(getattr(error, "name", "")).partition(".")[0] if kind is ModuleNotFoundError else ""
+    lines = (metadata.requires("kerbs-fairseq") or []) if missing else []
+    fitting = [line for line in lines if line.startswith(missing) and "extra == " in line]
+    extras = [line.split("extra == ")[1].strip("'\" ") for line in fitting]
+    if not extras:
+        sys.__excepthook__(kind, error, trace)
+        return
+    name = os.path.basename(sys.argv[0])
+    print(f'{name}: {missing} is not installed: pip install "kerbs-fairseq[{extras[0]}]"', file=sys.stderr)

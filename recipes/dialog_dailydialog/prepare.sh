@@ -23,19 +23,10 @@ SHA256=${KERBS_SHA256:-c641e88cbf21fd7c1b57289387f9107d33fe8685a2b37fe8066b82776
 SIZE=8000 SUFFIX='' # SUFFIX: of the files in pieces/, behind train, valid and test
 prepare_options '' "$@"
 
-unpack() { # an archive of archives, one for each part
-  local part
-  python3 -m zipfile -e "$OUT/ijcnlp_dailydialog.zip" "$1" || return 1
-  for part in train validation test; do
-    python3 -m zipfile -e "$1/ijcnlp_dailydialog/$part.zip" "$1" || return 1
-  done
-}
-
 check_raw
 if [ -z "$RAW" ]; then
-  need python3
   fetch "$URL" "$OUT/ijcnlp_dailydialog.zip" "$SHA256"
-  step raw "$SHA256" unpack {}
+  step raw "$SHA256" kerbs-corpus unpack "$OUT/ijcnlp_dailydialog.zip" {} # an archive of archives, one for each part
   RAW=$OUT/raw
 fi
 text="$RAW ${MORE[*]}"

@@ -25,15 +25,11 @@ SHA256=${KERBS_SHA256:-01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9
 SIZE=10000 CUT=300000,10000,30000 SUFFIX=.txt # SUFFIX: of the files in pieces/, behind train, valid and test
 prepare_options '--cut=CUT' "$@"
 
-unpack() { # a few of the hundred shards are enough
-  mkdir "$1" || return 1
-  tar -xzf "$OUT/$NAME.tar.gz" -C "$1" --wildcards '*/training-monolingual.tokenized.shuffled/news.en-0000?-of-00100'
-}
-
 check_raw
 if [ -z "$RAW" ]; then
   fetch "$URL" "$OUT/$NAME.tar.gz" "$SHA256"
-  step raw "$SHA256" unpack {}
+  step raw "$SHA256" kerbs-corpus unpack "$OUT/$NAME.tar.gz" {} \
+    --member '*/training-monolingual.tokenized.shuffled/news.en-0000?-of-00100' # a few of the hundred shards are enough
   RAW=$OUT/raw
 fi
 [ "$CUT" = own ] || MORE+=(--cut "$CUT")

@@ -24,15 +24,11 @@ MD5=${KERBS_MD5:-c393ed3fc2a1b0f004b3331043f615ae}
 SIZE=10000 SOURCE=de TARGET=en SUFFIX='' # SUFFIX: of the files in pieces/, behind train, valid and test
 prepare_options '--source=SOURCE --target=TARGET' "$@"
 
-unpack() { # from the archive of all languages to the pair's own
-  mkdir "$1" || return 1
-  tar -xzOf "$OUT/2016-01.tgz" "2016-01/texts/$SOURCE/$TARGET/$SOURCE-$TARGET.tgz" | tar -xz -C "$1"
-}
-
 check_raw
 if [ -z "$RAW" ]; then
   fetch "$URL" "$OUT/2016-01.tgz" "$MD5"
-  step raw "$MD5" unpack {}
+  step raw "$MD5" kerbs-corpus unpack "$OUT/2016-01.tgz" {} \
+    --member "2016-01/texts/$SOURCE/$TARGET/$SOURCE-$TARGET.tgz" # the archive of all languages has one for each pair
   RAW=$OUT/raw
 fi
 text="$RAW $SOURCE-$TARGET ${MORE[*]}"

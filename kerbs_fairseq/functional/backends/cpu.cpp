@@ -56,18 +56,36 @@ inline float log_of(float x) {  // for normal x > 0
   return (float)exponent * 0.69314718f + z * (2.0f + zz * tail);
 }
 
+// The largest of x (n,). In lanes of its own: a loop with one running maximum waits for each comparison.
+inline float highest_of(const float* x, int64_t n) {
+  constexpr int64_t LANES = 64;
+  float top = -INFINITY, lane[LANES];
+  std::fill(lane, lane + LANES, -INFINITY);
+  const int64_t whole = n - n % LANES;
+  for (int64_t from = 0; from < whole; from += LANES)
+#pragma omp simd
+    for (int64_t i = 0; i < LANES; ++i) lane[i] = x[from + i] > lane[i] ? x[from + i] : lane[i];
+  for (int64_t j = whole; j < n; ++j) top = std::max(top, x[j]);
+  for (int64_t i = 0; i < LANES; ++i) top = std::max(top, lane[i]);
+  return top;
+}
+
 struct Senses {
   const float *bias, *half_theta, *minus_inverse, *scale, *slope, *theta, *w_inverse;
 };
 
-// The index from words to senses, by rounds: round r holds the r-th sense of the first starts[r + 1] − starts[r] words
-// in the order `words`. senses may be null: then they are stored in that order.
+// The index from words to senses, by rounds: the first senses of all words, in their order; then round r holds one more
+// sense of each of the first starts[r + 1] − starts[r] words of `several`, which has those with more than one. senses
+// has the first round and the others behind it, or is null: then the senses themselves are stored in that order.
 struct Index {
-  const int32_t *words, *senses;
+  const int32_t *several, *senses;
   const int64_t* starts;
-  int64_t n_words, rounds;
+  const int32_t* empty;  // words without senses
+  int64_t n_several, rounds, n_empty, n_words;
 
-  int64_t sense(int64_t at) const { return senses ? senses[at] : at; }
+  int64_t first(int64_t word) const { return senses ? senses[word] : word; }
+  int64_t other(int64_t at) const { return senses ? senses[n_words + at] : n_words + at; }
+  int64_t size(int64_t round) const { return starts[round + 1] - starts[round]; }
 };
 
 // (K − b) / |h| of one pair
@@ -83,15 +101,16 @@ inline float kernel_value(float d, float h_inverse, const Senses& s, int64_t j) 
 template <int KERNEL>
 void row_totals(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* totals) {
   float top = -INFINITY, total = 0.0f, mean = 0.0f;
-  float k[BLOCK];
+  float k[BLOCK], score[BLOCK];
   for (int64_t from = 0; from < S; from += BLOCK) {
     const int64_t size = std::min(S - from, BLOCK);
     const float* bias = s.bias + from;
 #pragma omp simd
-    for (int64_t j = 0; j < size; ++j) k[j] = kernel_value<KERNEL>(D[from + j], h_inverse, s, from + j);
-    float highest = -INFINITY;
-#pragma omp simd reduction(max : highest)
-    for (int64_t j = 0; j < size; ++j) highest = std::max(highest, k[j] * h_norm + bias[j]);
+    for (int64_t j = 0; j < size; ++j) {
+      k[j] = kernel_value<KERNEL>(D[from + j], h_inverse, s, from + j);
+      score[j] = k[j] * h_norm + bias[j];
+    }
+    const float highest = highest_of(score, size);
     if (highest > top) {
       const float shrink = from ? exp_of(top - highest) : 0.0f;
       total *= shrink, mean *= shrink, top = highest;
@@ -99,7 +118,7 @@ void row_totals(const float* D, int64_t S, const Senses& s, float h_norm, float 
     float sum = 0.0f, weighted = 0.0f;
 #pragma omp simd reduction(+ : sum, weighted)
     for (int64_t j = 0; j < size; ++j) {
-      const float x = exp_of(k[j] * h_norm + bias[j] - top);
+      const float x = exp_of(score[j] - top);
       sum += x;
       weighted += x * k[j];
     }
@@ -112,7 +131,6 @@ void row_totals(const float* D, int64_t S, const Senses& s, float h_norm, float 
 template <int KERNEL, bool MEAN>
 void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* k, float* score,
               float* x, float* totals) {
-  float top = -INFINITY;
   double total = 0.0, mean = 0.0;
 #pragma omp simd
   for (int64_t j = 0; j < S; ++j) {  // apart from the maximum: together they take twice as long
@@ -120,8 +138,7 @@ void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_
     if (MEAN) k[j] = value;
     score[j] = value * h_norm + s.bias[j];
   }
-#pragma omp simd reduction(max : top)
-  for (int64_t j = 0; j < S; ++j) top = std::max(top, score[j]);
+  const float top = highest_of(score, S);
   for (int64_t from = 0; from < S; from += BLOCK) {
     const int64_t to = std::min(S, from + BLOCK);
     float sum = 0.0f, weighted = 0.0f;
@@ -137,16 +154,18 @@ void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_
   totals[0] = top, totals[1] = (float)total, totals[2] = (float)mean;
 }
 
-// log Σ e^score over the senses of the word at one rank, however small; with MEAN mean becomes Σ e^score k / Σ e^score.
+// log Σ e^score over the senses of the word at one rank of `several`, however small; with MEAN mean becomes
+// Σ e^score k / Σ e^score.
 template <bool MEAN>
 float small_word(const float* k, const float* score, const Index& index, int64_t rank, float& mean) {
-  float highest = -INFINITY, total = 0.0f, weighted = 0.0f;
+  const int64_t first = index.first(index.several[rank]);
+  float highest = score[first], total = 0.0f, weighted = 0.0f;
   mean = 0.0f;
-  for (int64_t r = 0; r < index.rounds && rank < index.starts[r + 1] - index.starts[r]; ++r)
-    highest = std::max(highest, score[index.sense(index.starts[r] + rank)]);
+  for (int64_t r = 0; r < index.rounds && rank < index.size(r); ++r)
+    highest = std::max(highest, score[index.other(index.starts[r] + rank)]);
   if (highest == -INFINITY) return highest;
-  for (int64_t r = 0; r < index.rounds && rank < index.starts[r + 1] - index.starts[r]; ++r) {
-    const int64_t j = index.sense(index.starts[r] + rank);
+  for (int64_t r = -1; r < index.rounds && (r < 0 || rank < index.size(r)); ++r) {
+    const int64_t j = r < 0 ? first : index.other(index.starts[r] + rank);
     const float e = exp_of(score[j] - highest);
     total += e;
     if (MEAN) weighted += e * k[j];
@@ -155,44 +174,53 @@ float small_word(const float* k, const float* score, const Index& index, int64_t
   return highest + log_of(total);
 }
 
-// Σ x over the senses of each of the first `several` words, by rank; with MEAN also Σ x k.
+// Σ x over the senses of each word of `several`, by rank; with MEAN also Σ x k.
 template <bool MEAN>
-void word_totals(const float* k, const float* x, const Index& index, int64_t several, float* total, float* weighted) {
+void word_totals(const float* k, const float* x, const Index& index, float* total, float* weighted) {
+  for (int64_t i = 0; i < index.n_several; ++i) {
+    const int64_t j = index.first(index.several[i]);
+    total[i] = x[j];
+    if (MEAN) weighted[i] = x[j] * k[j];
+  }
   for (int64_t r = 0; r < index.rounds; ++r) {
-    const int64_t size = std::min(several, index.starts[r + 1] - index.starts[r]);
-    const int32_t* senses = index.senses ? index.senses + index.starts[r] : nullptr;
-    if (!index.senses && !MEAN) {
-      const float* part = x + index.starts[r];
-      if (r == 0) {
-        std::memcpy(total, part, size * sizeof(float));
-      } else {
+    const int64_t size = index.size(r), from = index.n_words + index.starts[r];
+    if (!index.senses) {
 #pragma omp simd
-        for (int64_t i = 0; i < size; ++i) total[i] += part[i];
+      for (int64_t i = 0; i < size; ++i) {
+        total[i] += x[from + i];
+        if (MEAN) weighted[i] += x[from + i] * k[from + i];
       }
-      continue;
-    }
-    for (int64_t i = 0; i < size; ++i) {
-      const int64_t j = senses ? senses[i] : index.starts[r] + i;
-      total[i] = (r ? total[i] : 0.0f) + x[j];
-      if (MEAN) weighted[i] = (r ? weighted[i] : 0.0f) + x[j] * k[j];
+    } else {
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t j = index.senses[from + i];
+        total[i] += x[j];
+        if (MEAN) weighted[i] += x[j] * k[j];
+      }
     }
   }
 }
 
 constexpr float SMALL_TOTAL = 1e-20f;  // below it the sum of a word has lost digits, or is 0
 
-// One token: for each word log Σ e^(K − top) − shift over its senses; with MEAN also the sum over the words, and
-// Σ_words Σ P(sense | word) k. Of a word with one sense both are known; one without senses has −∞.
+// One token: for each word log Σ e^(K − top) − shift over its senses, −∞ if it has none; with MEAN also the sum over the
+// words, and Σ_words Σ P(sense | word) k. At first as if each word had its first sense only: for most that is all.
 template <bool MEAN>
 void row_words(const float* k, const float* score, const float* x, const Index& index, float shift, float* total,
-               float* weighted, float* word, float* sums) {
-  const int64_t several = index.rounds > 1 ? index.starts[2] - index.starts[1] : 0;
-  const int64_t some = index.rounds ? index.starts[1] : 0;
-  word_totals<MEAN>(k, x, index, several, total, weighted);
-  double sum = 0.0, mean = 0.0;
-  for (int64_t from = 0; from < several; from += BLOCK) {
-    const int64_t size = std::min(several - from, BLOCK);
-    float value[BLOCK], block_sum = 0.0f, block_mean = 0.0f, least = INFINITY;
+               float* weighted, float* word, float* of_words, float* sums) {
+  if (!index.senses) {
+#pragma omp simd
+    for (int64_t v = 0; v < index.n_words; ++v) word[v] = score[v] - shift;
+    if (MEAN) std::memcpy(of_words, k, index.n_words * sizeof(float));
+  } else {
+    for (int64_t v = 0; v < index.n_words; ++v) {
+      word[v] = score[index.senses[v]] - shift;
+      if (MEAN) of_words[v] = k[index.senses[v]];
+    }
+  }
+  word_totals<MEAN>(k, x, index, total, weighted);
+  for (int64_t from = 0; from < index.n_several; from += BLOCK) {
+    const int64_t size = std::min(index.n_several - from, BLOCK);
+    float value[BLOCK], least = INFINITY;
 #pragma omp simd reduction(min : least)
     for (int64_t i = 0; i < size; ++i) least = std::min(least, total[from + i]);
 #pragma omp simd
@@ -208,25 +236,28 @@ void row_words(const float* k, const float* score, const float* x, const Index& 
           value[i] = small_word<MEAN>(k, score, index, from + i, of_word);
           if (MEAN) weighted[from + i] = of_word;
         }
-    if (MEAN)
+    for (int64_t i = 0; i < size; ++i) {
+      word[index.several[from + i]] = value[i] - shift;
+      if (MEAN) of_words[index.several[from + i]] = weighted[from + i];
+    }
+  }
+  for (int64_t i = 0; i < index.n_empty; ++i) {
+    word[index.empty[i]] = -INFINITY;
+    if (MEAN) of_words[index.empty[i]] = 0.0f;
+  }
+  if (!MEAN) return;
+  double sum = 0.0, mean = 0.0;
+  for (int64_t from = 0; from < index.n_words; from += BLOCK) {
+    const int64_t to = std::min(index.n_words, from + BLOCK);
+    float block_sum = 0.0f, block_mean = 0.0f;
 #pragma omp simd reduction(+ : block_sum, block_mean)
-      for (int64_t i = 0; i < size; ++i) {
-        block_sum += value[i];
-        block_mean += weighted[from + i];
-      }
-    for (int64_t i = 0; i < size; ++i) word[index.words[from + i]] = value[i] - shift;
+    for (int64_t v = from; v < to; ++v) {
+      block_sum += word[v];
+      block_mean += of_words[v];
+    }
     sum += block_sum, mean += block_mean;
   }
-  for (int64_t i = several; i < some; ++i) {
-    const int64_t j = index.sense(i);
-    word[index.words[i]] = score[j] - shift;
-    if (MEAN) sum += score[j], mean += k[j];
-  }
-  for (int64_t i = some; i < index.n_words; ++i) {
-    word[index.words[i]] = -INFINITY;
-    if (MEAN) sum = -INFINITY;
-  }
-  if (MEAN) sums[0] = (float)sum, sums[1] = (float)mean;
+  sums[0] = (float)sum, sums[1] = (float)mean;
 }
 
 template <int KERNEL>
@@ -244,14 +275,15 @@ void forward_words(const float* D, int64_t n, int64_t S, int64_t stride,
                    float* totals, const Index& index, float* word) {
 #pragma omp parallel
   {
-    std::vector<float> k(MEAN ? S : 0), score(S), x(S), total(index.n_words), weighted(MEAN ? index.n_words : 0);
+    std::vector<float> k(MEAN ? S : 0), score(S), x(S), total(index.n_several), weighted(MEAN ? index.n_several : 0),
+        of_words(MEAN ? index.n_words : 0);
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < n; ++i) {
       float own[5];
       float* of_row = MEAN ? totals + i * 5 : own;
       row_kept<KERNEL, MEAN>(D + i * stride, S, s, h_norm[i], h_inverse[i], k.data(), score.data(), x.data(), of_row);
       row_words<MEAN>(k.data(), score.data(), x.data(), index, MEAN ? 0.0f : std::log(of_row[1]), total.data(),
-                      weighted.data(), word + i * index.n_words, of_row + 3);
+                      weighted.data(), word + i * index.n_words, of_words.data(), of_row + 3);
     }
   }
 }
@@ -336,25 +368,27 @@ extern "C" void kerbs_forward(int kernel, const float* D, int64_t n, int64_t S, 
 // Also Σ_words log Σ e^(K − top) and Σ_words Σ P(sense | word) k in totals; word (n, V): log Σ e^(K − top) of each word.
 extern "C" void kerbs_forward_words(int kernel, const float* D, int64_t n, int64_t S, int64_t stride,
                                     const float* const* constants,
-                                    const float* h_norm, const float* h_inverse, float* totals, const int32_t* words,
-                                    const int32_t* senses, const int64_t* starts, int64_t V, int64_t rounds,
+                                    const float* h_norm, const float* h_inverse, float* totals,
+                                    const int32_t* several, const int32_t* senses, const int64_t* starts,
+                                    const int32_t* empty, int64_t n_several, int64_t rounds, int64_t n_empty, int64_t V,
                                     float* word) {
   const auto run = kernel == DOT     ? forward_words<DOT, true>
                    : kernel == PAPER ? forward_words<PAPER, true>
                                      : forward_words<RELEASED, true>;
-  run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, totals, Index{words, senses, starts, V, rounds}, word);
+  const Index index{several, senses, starts, empty, n_several, rounds, n_empty, V};
+  run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, totals, index, word);
 }
 
 // log_probs (n, V): log P of each word.
 extern "C" void kerbs_word_log_probs(int kernel, const float* D, int64_t n, int64_t S, int64_t stride,
                                      const float* const* constants,
-                                     const float* h_norm, const float* h_inverse, const int32_t* words,
-                                     const int32_t* senses, const int64_t* starts, int64_t V, int64_t rounds,
-                                     float* log_probs) {
+                                     const float* h_norm, const float* h_inverse, const int32_t* several,
+                                     const int32_t* senses, const int64_t* starts, const int32_t* empty,
+                                     int64_t n_several, int64_t rounds, int64_t n_empty, int64_t V, float* log_probs) {
   const auto run = kernel == DOT     ? forward_words<DOT, false>
                    : kernel == PAPER ? forward_words<PAPER, false>
                                      : forward_words<RELEASED, false>;
-  const Index index{words, senses, starts, V, rounds};
+  const Index index{several, senses, starts, empty, n_several, rounds, n_empty, V};
   run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, nullptr, index, log_probs);
 }
 

@@ -41,19 +41,22 @@ class CpuKernels:
         self.constants = [bias, *([] if constants is None else [x.contiguous() for x in constants])]
         n = 1 + len(SenseConstants._fields)
         self.addresses = (ctypes.c_void_p * n)(*(x.data_ptr() for x in self.constants))
-        self._words: Optional[tuple[Tensor, Optional[Tensor], Tensor]] = None
+        self._words: Optional[tuple[Tensor, Optional[Tensor], Tensor, Tensor]] = None
         self._sense_to_word: Optional[Tensor] = None
 
     def words(self) -> tuple[Any, ...]:
         """The index by rounds, as the library reads it."""
         if self._words is None:
             jagged = self.index.jagged
-            senses = jagged.senses.to(torch.int32)
-            ordered = torch.equal(jagged.senses, torch.arange(len(senses)))
-            self._words = jagged.words.to(torch.int32), None if ordered else senses, torch.tensor(jagged.starts)
-        words, jagged_senses, starts = self._words
-        sizes = ctypes.c_int64(len(words)), ctypes.c_int64(len(starts) - 1)
-        return _at(words), _at(jagged_senses), _at(starts), *sizes
+            first, several, others, empty = (
+                x.to(torch.int32) for x in (jagged.first, jagged.several, jagged.others, jagged.empty)
+            )
+            senses = torch.cat([first, others])
+            ordered = torch.equal(senses, torch.arange(len(senses), dtype=torch.int32))
+            self._words = several, None if ordered else senses, torch.tensor(jagged.starts), empty
+        several, of_rounds, starts, empty = self._words
+        sizes = (ctypes.c_int64(n) for n in (len(several), len(starts) - 1, len(empty), self.index.n_words))
+        return _at(several), _at(of_rounds), _at(starts), _at(empty), *sizes
 
     def _chunk(self, D: Tensor) -> tuple[Any, ...]:
         assert D.stride(1) == 1

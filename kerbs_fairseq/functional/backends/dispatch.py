@@ -28,7 +28,8 @@ BACKENDS: dict[str, Callable[[Senses, Optional[SenseConstants]], ChunkKernels]] 
 }  # and Triton's, which have the targets in them
 NAMES = (*BACKENDS, "triton")
 VARIABLE = "KERBS_BACKEND"
-CHUNK_ELEMENTS = {"compiled": 2**24, "cpu": 2**22}  # of D: between fast products and tables that stay in the cache
+CHUNK_ELEMENTS = {"compiled": 2**25, "cpu": 2**22}  # of D: between fast products and tables that stay in the cache
+CHUNK_TOKENS = {"compiled": 512}  # more make no product faster
 CHUNK_ELEMENTS_ELSEWHERE = 2**26  # what keeps a GPU busy
 
 
@@ -103,4 +104,5 @@ def loss_kernels(
 def chunk_size(vectors: Tensor) -> int:
     """Tokens per chunk, for products with ``vectors`` (S, d): large enough to be fast, small enough to be cheap."""
     where = "compiled" if is_compiled(vectors) else vectors.device.type
-    return max(16, CHUNK_ELEMENTS.get(where, CHUNK_ELEMENTS_ELSEWHERE) // max(len(vectors), 1))
+    tokens = CHUNK_ELEMENTS.get(where, CHUNK_ELEMENTS_ELSEWHERE) // max(len(vectors), 1)
+    return max(16, min(tokens, CHUNK_TOKENS.get(where, tokens)))

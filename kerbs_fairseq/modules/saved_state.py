@@ -1,0 +1,57 @@
+"""Whether the saved tensors of an output layer are what their names say, before anything is computed from them."""
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from kerbs_fairseq.functional.kernel import KERNELS
+
+# dimensions, by name; those of floats are learned or counted, all others are integers
+FLOATS = {"vectors": 2, "theta_raw": 1, "bias_raw": 1, "usage": 1, "decay": 0}
+INTEGERS = {
+    "sense_to_word": 1,
+    "kernel_id": 0,
+    "initial_senses": 1,
+    "vocabulary": 0,
+    "ratio": 0,
+    "rates": 1,
+    "map_checksum": 0,
+}
+OF_SENSES = ("theta_raw", "bias_raw", "sense_to_word")  # have a row for each of the vectors
+
+
+def damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
+    """What is wrong with the tensors behind ``prefix``, or None; what is not there is not looked at."""
+    saved = {name: state_dict[prefix + name] for name in (*FLOATS, *INTEGERS) if prefix + name in state_dict}
+    problems = (problem for name, value in saved.items() if (problem := misshapen(name, value)))
+    problem = next(problems, None) or impossible(saved)
+    return problem and f"the checkpoint is damaged: {problem}"
+
+
+def misshapen(name: str, value: Any) -> Optional[str]:
+    """What is no tensor, or one of another shape or type."""
+    integer = name in INTEGERS
+    dims = INTEGERS[name] if integer else FLOATS[name]
+    if not torch.is_tensor(value):
+        return f"{name} is no tensor"
+    if value.dim() != dims and not (dims == 0 and value.numel() == 1):
+        return f"{name} has the shape {tuple(value.shape)}"
+    if value.is_complex() or value.dtype == torch.bool or value.is_floating_point() == integer:
+        return f"{name} has the type {value.dtype}"
+    return None
+
+
+def impossible(saved: dict[str, Tensor]) -> Optional[str]:
+    """Values that no training leaves."""
+    kernel, words, rates, vectors = (saved.get(name) for name in ("kernel_id", "sense_to_word", "rates", "vectors"))
+    if kernel is not None and not 0 <= int(kernel) < len(KERNELS):
+        return f"there is no kernel {int(kernel)}"
+    if words is not None and (not len(words) or int(words.min()) < 0):
+        return "it has senses of no word"
+    if rates is not None and (len(rates) != 2 or int(rates.min()) <= 0):
+        return f"the rates of θ and bias are {rates.tolist()}"
+    for name in OF_SENSES if vectors is not None else ():
+        if vectors is not None and name in saved and len(saved[name]) != len(vectors):
+            return f"it has {len(vectors)} vectors, and {name} of {len(saved[name])} senses"
+    return None

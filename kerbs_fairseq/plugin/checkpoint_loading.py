@@ -1,0 +1,78 @@
+"""Where fairseq loads checkpoints: what is wrong with one is said in a line, and a start from a softmax is seen to."""
+
+import functools
+from typing import Any
+
+from kerbs_fairseq.plugin import pretrained
+from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.runs.checkpoint import HEAD, MODEL, VECTORS
+from kerbs_fairseq.runs.errors import UserError, reason
+
+
+def install() -> None:
+    """Around fairseq's own functions: without it a bad checkpoint ends in a traceback, or in a sentence of fairseq's
+    about architectures that hides the reason; and a model that starts from a softmax does not see the data.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.models import BaseFairseqModel
+    from fairseq.trainer import Trainer
+
+    checkpoint_utils.load_checkpoint_to_cpu = explained_load(checkpoint_utils.load_checkpoint_to_cpu)
+    Trainer.load_checkpoint = known_to_the_model(Trainer.load_checkpoint)
+    BaseFairseqModel.load_state_dict = without_senses(BaseFairseqModel.load_state_dict)
+
+
+def explained_load(load: Any) -> Any:
+    """``load_checkpoint_to_cpu``, which refuses a file that is no checkpoint."""
+
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            state = load(path, *args, **kwargs)
+        except (UserError, FileNotFoundError):
+            raise
+        except Exception as error:  # whatever unpickling a file that is none may raise
+            refuse(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)})")
+        if not isinstance(state, dict) or not isinstance(state.get(MODEL), dict):
+            refuse(f"{path} is not a fairseq checkpoint: it has no model")
+        return state
+
+    return load_checkpoint_to_cpu
+
+
+def known_to_the_model(load: Any) -> Any:
+    """``Trainer.load_checkpoint``: the model knows the trainer, and refusals stay what they are."""
+
+    @functools.wraps(load)
+    def load_checkpoint(self: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
+        with pretrained.at_work(self, reset_optimizer):
+            try:
+                extra_state = load(self, filename, reset_optimizer, *args, **kwargs)
+            except UserError:
+                raise
+            except Exception as error:
+                if isinstance(error.__context__, UserError):  # fairseq puts a sentence of its own over any error
+                    raise error.__context__ from None
+                raise
+        hook = getattr(getattr(self.model, "decoder", None), "update_hook", None)
+        if extra_state is None and hook is not None:
+            pretrained.check_used(hook.given)
+        return extra_state
+
+    return load_checkpoint
+
+
+def without_senses(load: Any) -> Any:
+    """``load_state_dict`` of a model that has no senses: a KerBS checkpoint is refused."""
+
+    @functools.wraps(load)
+    def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        senses = any(f".{name}".endswith(f".{HEAD}{VECTORS}") for name in state_dict)
+        if senses and not hasattr(type(self), "twin_of") and not hasattr(getattr(self, "decoder", None), "head"):
+            refuse(
+                "the checkpoint is of a KerBS model, and the model here has a softmax: put kerbs_ before the name of "
+                "the architecture, or turn the checkpoint into one of a softmax with kerbs-convert --to-softmax"
+            )
+        return load(self, state_dict, *args, **kwargs)
+
+    return load_state_dict

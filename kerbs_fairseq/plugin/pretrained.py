@@ -1,0 +1,190 @@
+"""Training that starts from a checkpoint of the stock model: its softmax becomes the senses of the KerBS layer.
+
+``--finetune-from-model`` and ``--restore-file`` with ``--reset-optimizer`` come here, and so does ``kerbs-convert``. A
+word's row becomes its senses, with biases that leave its probability as it was (functional/from_softmax.py). What is
+done when the model has been loaded is in plugin/starting.py.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from kerbs_fairseq.functional import from_softmax
+from kerbs_fairseq.functional.from_softmax import SAME
+from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
+from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.runs.checkpoint import MAP, VOCABULARY, fingerprint
+
+logger = logging.getLogger(__name__)
+
+PROJECTIONS = ("output_projection", "fc_out")  # what Transformers and LSTMs call their last matrix
+
+
+class Softmax(NamedTuple):
+    """The output layer of a stock checkpoint: ``weight`` (V, d), ``bias`` (V,) or None, and where they stood."""
+
+    weight: Tensor
+    bias: Optional[Tensor]
+    names: tuple[str, ...]
+
+
+class Loading(NamedTuple):
+    """What a trainer is doing while its model loads a checkpoint."""
+
+    trainer: Any
+    reset_optimizer: bool
+
+
+loading: list[Loading] = []  # the trainer at work, if any
+
+
+def softmax_in(state: dict[str, Any], name: str) -> Softmax:
+    """Find the output layer of the decoder called ``name`` in the state of a stock model, or refuse."""
+    if any(key.startswith(f"{name}.adaptive_softmax.") for key in state):
+        refuse(
+            "the checkpoint has an adaptive softmax, whose words have vectors of different sizes: KerBS cannot start "
+            "from it. Train a model with a plain softmax first, or start KerBS from scratch"
+        )
+    if any(key.startswith(f"{name}.head.") for key in state):
+        refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
+    for projection in PROJECTIONS:
+        weight, bias = (f"{name}.{projection}.{part}" for part in ("weight", "bias"))
+        if weight in state:
+            return Softmax(state[weight], state.get(bias), (weight, bias))
+    shared = f"{name}.embed_tokens.weight"
+    if shared not in state:
+        refuse(
+            f"the checkpoint does not fit: it has no output layer called {name}.{PROJECTIONS[0]} or {PROJECTIONS[1]}"
+        )
+    return Softmax(state[shared], None, ())
+
+
+def check(decoder: Any, found: Softmax) -> None:
+    """Refuse a softmax that this decoder's senses cannot stand for."""
+    head = decoder.head
+    words, d = found.weight.shape
+    if words != head.n_words:
+        refuse(
+            f"the checkpoint's softmax has {words} words and the dictionary here has {head.n_words}: use the "
+            "dictionaries (the data folder) that the checkpoint was trained with"
+        )
+    if d != head.in_features:
+        refuse(
+            f"the checkpoint's softmax has {d} features and the model here has {head.in_features}: use the "
+            "architecture and the sizes that the checkpoint was trained with"
+        )
+    table = head.senses
+    if table.kernel == "released":
+        refuse("--kerbs-kernel released has no θ at which it is the inner product, so a softmax cannot start it: "
+               "paper or dot")  # fmt: skip
+    if table.theta is not None and float(table.theta.detach().abs().max()) > SAME:
+        refuse("--kerbs-theta-init: a model that starts from a softmax starts with θ = 0; leave it out")
+    single = bool((table.senses_per_word() == 1).all())
+    if table.bias_raw is None and not (single and found.bias is None):
+        refuse(
+            "--kerbs-bias none cannot keep what a softmax has learned, as a word with n senses needs the bias − log n: "
+            "leave it out, or say --kerbs-bias log"
+        )
+    current = loading[-1] if loading else None
+    if current is not None and not current.reset_optimizer:
+        refuse(
+            "the checkpoint is of a model with a softmax, and its optimizer's state has no place for senses: give it "
+            "as --finetune-from-model, or say --reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters"
+        )
+
+
+def convert(decoder: Any, state: dict[str, Any], name: str) -> None:
+    """Put senses in the place of the softmax in ``state``, in place, for the decoder called ``name``."""
+    found = drop_mask(decoder, softmax_in(state, name))
+    check(decoder, found)
+    head: KernelizedBayesianSoftmax = decoder.head
+    table = head.senses
+    if decoder.input_choice != "untied":
+        inputs = state.pop(f"{name}.embed_tokens.weight", None)
+        if inputs is None or not torch.equal(inputs[: len(found.weight)], found.weight):
+            refuse(
+                f"--kerbs-input {decoder.input_choice} makes the decoder's input of its senses, and the checkpoint has "
+                "a table of its own for the input: say --kerbs-input untied"
+            )
+        state[f"{name}.embed_tokens.choice_id"] = decoder.embed_tokens.choice_id.clone()
+    rows = from_softmax.senses_of(found.weight, found.bias, table.sense_to_word.cpu())
+    for key in found.names:
+        state.pop(key, None)
+    for key, value in head.state_dict().items():
+        state[f"{name}.head.{key}"] = value.clone()
+    state[f"{name}.head.senses.vectors"] = rows.vectors
+    if table.bias_raw is not None:
+        state[f"{name}.head.senses.bias_raw"] = rows.bias / table.bias_rate
+    decoder.started_from_softmax = True
+
+
+def drop_mask(decoder: Any, found: Softmax) -> Softmax:
+    """Without the row of ``<mask>``, which BART's pretraining adds to the dictionary and translation does not have."""
+    if len(found.weight) == decoder.head.n_words + 1 and "<mask>" not in decoder.dictionary and is_bart(decoder):
+        return found._replace(weight=found.weight[:-1], bias=None if found.bias is None else found.bias[:-1])
+    return found
+
+
+def drop_mask_senses(decoder: Any, state: dict[str, Any], prefix: str) -> None:
+    """The same for a KerBS checkpoint, in place: without the senses of ``<mask>`` and what is known of the word."""
+    words, n = state.get(prefix + MAP), decoder.head.n_words
+    if not is_bart(decoder) or words is None or "<mask>" in decoder.dictionary or int(words.max()) != n:
+        return
+    keep = words != n
+    of_words = {"initial_senses", "log_accuracy", "tokens", "prob", "nll"}
+    of_senses = {"vectors", "theta_raw", "bias_raw", "sense_to_word", "usage", "sense_prob"}
+    for key in [key for key in state if key.startswith(prefix)]:
+        last = key.rpartition(".")[2]
+        if last == "map_checksum":
+            state[key] = state[key] * 0
+        elif last in of_senses:
+            state[key] = state[key][keep]
+        elif last in of_words:
+            state[key] = state[key][:n]
+    saved = state.get(prefix + VOCABULARY)
+    if saved is not None and int(saved) == fingerprint([*decoder.dictionary.symbols, "<mask>"]):
+        state[prefix + VOCABULARY] = decoder.head.senses.vocabulary.clone()
+    logger.info("the dictionary has no <mask>: its %d senses are dropped", int((~keep).sum()))
+
+
+def is_bart(decoder: Any) -> bool:
+    """Whether fairseq drops the last row of its embeddings where a dictionary has no ``<mask>``."""
+    return bool(getattr(decoder, "of_bart", False))
+
+
+def misfit(error: Exception) -> str:
+    """What torch says of a state that does not fit, in a line."""
+    if isinstance(error, KeyError):
+        return f"it lacks {error.args[0]}"
+    parts = []
+    for kind, verb in (("Missing", "lacks"), ("Unexpected", "has in addition")):
+        found = re.search(rf"{kind} key\(s\)[^:]*: ([^\n]*)", str(error))
+        names = re.findall(r'"([^"]+)"', found[1]) if found else []
+        if names:
+            parts.append(f"it {verb} {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
+    return " and ".join(parts) or " ".join(str(error).split())[:300]
+
+
+@contextmanager
+def at_work(trainer: Any, reset_optimizer: bool) -> Iterator[None]:
+    """Within this context a model knows the trainer that loads it."""
+    loading.append(Loading(trainer, reset_optimizer))
+    try:
+        yield
+    finally:
+        loading.pop()
+
+
+def check_used(given: list[str]) -> None:
+    """Refuse options of a start from a softmax that are ``given`` to a training that starts from nothing."""
+    for name in ("kerbs_start_noise", "kerbs_start_split"):
+        if name in given:
+            refuse(
+                f"--{name.replace('_', '-')} has no effect without a checkpoint to start from: give one with "
+                "--finetune-from-model, or leave it out"
+            )

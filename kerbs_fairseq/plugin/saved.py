@@ -1,0 +1,120 @@
+"""Models from checkpoints that have been read already, by the code that fairseq's own commands build them with.
+
+fairseq loads a file and runs what is in it; here the settings come from a :class:`Checkpoint` that was read safely.
+"""
+
+import math
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import torch
+from fairseq import checkpoint_utils, models, tasks, utils
+from omegaconf import OmegaConf, open_dict
+
+from kerbs_fairseq.plugin.starting import batches
+from kerbs_fairseq.runs.checkpoint import Checkpoint
+from kerbs_fairseq.runs.errors import UserError, told
+
+
+class Built(NamedTuple):
+    """A model with its task and settings."""
+
+    cfg: Any
+    task: Any
+    model: Any
+
+    @property
+    def split(self) -> str:
+        """The first validation set."""
+        return str(self.cfg.dataset.valid_subset).split(",")[0]
+
+
+def import_user_dir(folder: Optional[Path]) -> None:
+    """What ``--user-dir`` does."""
+    if folder is not None:
+        with told(f"--user-dir {folder} cannot be imported"):
+            utils.import_user_module(Namespace(user_dir=str(folder)))
+
+
+def architecture(checkpoint: Checkpoint) -> str:
+    """The name of the model's architecture; refused if fairseq does not know it."""
+    name = checkpoint.code.architecture
+    if not name:
+        raise UserError(f"{checkpoint.path} does not say which architecture it is of: it has neither args nor cfg")
+    if name not in {**models.ARCH_MODEL_REGISTRY, **models.MODEL_REGISTRY}:
+        raise UserError(f"{checkpoint.path} is of the architecture {name}, which is not known here: name the code that "
+                        "registers it by --user-dir")  # fmt: skip
+    return name
+
+
+def configured(checkpoint: Checkpoint, name: str, data: Path, changes: Mapping[str, Any]) -> Any:
+    """fairseq's settings of the checkpoint, for the architecture ``name`` with ``changes`` of the model's options."""
+    state = dict(checkpoint.state)
+    with told(f"{checkpoint.path} has settings that cannot be read"):
+        if state.get("args") is not None:
+            state["args"] = Namespace(**{**vars(state["args"]), **changes, "arch": name, "data": str(data)})
+        else:
+            state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+        cfg = checkpoint_utils._upgrade_state_dict(state)["cfg"]
+        with open_dict(cfg):
+            for part, values in ((cfg.model, {**changes, "_name": name}), (cfg.task, {"data": str(data)})):
+                for option, value in values.items():
+                    setattr(part, option, value)
+            if getattr(cfg.model, "arch", None) is not None:
+                cfg.model.arch = name
+            if not name.startswith("kerbs_"):
+                for option in [option for option in names_in(cfg.model) if option.startswith("kerbs_")]:
+                    delattr(cfg.model, option)
+    return cfg
+
+
+def names_in(part: Any) -> list[str]:
+    """The options in a part of the settings, of either form."""
+    return list(vars(part) if isinstance(part, Namespace) else part)
+
+
+def build(checkpoint: Checkpoint, name: str, data: Path, changes: Mapping[str, Any]) -> Built:
+    """A new model of the architecture ``name``, and its task on the folder ``data``."""
+    if not data.is_dir():
+        raise UserError(f"--data {data} is not a directory")
+    cfg = configured(checkpoint, name, data, changes)
+    with told(f"--data {data} does not fit the checkpoint"):
+        task = tasks.setup_task(cfg.task)
+    with told(f"the model {name} cannot be built from {checkpoint.path}"):
+        model = task.build_model(cfg.model)
+    return Built(cfg, task, model)
+
+
+def load_validation(built: Built) -> bool:
+    """Load the validation set; False if there is none."""
+    try:
+        built.task.load_dataset(built.split)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@torch.no_grad()
+def perplexity(built: Built) -> float:
+    """On the whole validation set, which must be loaded."""
+    total, tokens = 0.0, 0
+    built.model.eval()
+    for sample in batches(built.task, built.model, built.split, shuffle=False):
+        output = built.model(**sample["net_input"])
+        target = built.model.get_targets(sample, output)
+        log_probs = built.model.get_normalized_probs(output, log_probs=True, sample=sample)
+        found = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target.ne(built.task.target_dictionary.pad())]
+        total -= float(found.double().sum())
+        tokens += found.numel()
+    return math.exp(total / max(tokens, 1))
+
+
+def saved_state(checkpoint: Checkpoint, built: Built) -> dict[str, Any]:
+    """The checkpoint with the model and the settings of ``built``, and without the optimizer's state."""
+    state = {**checkpoint.state, "args": None, "model": built.model.state_dict()}
+    cfg = built.cfg
+    state["cfg"] = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
+    state.pop("last_optimizer_state", None)
+    return state

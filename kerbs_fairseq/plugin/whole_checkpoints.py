@@ -1,0 +1,67 @@
+"""Checkpoints that are whole or not there, whatever happens while fairseq writes them."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from typing import IO, Any, Callable
+
+from kerbs_fairseq.runs.errors import UserError, reason
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[IO[bytes]]:
+    """A file that becomes ``path`` when all of it is on the disk.
+
+    Its name is the one that fairseq uses: what a process that was killed has left of it is overwritten by the next.
+    """
+    beside = f"{path}.tmp"
+    try:
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)  # half a file would only fill the disk
+        if isinstance(error, (OSError, RuntimeError)):  # torch reports a full disk as a RuntimeError
+            problem = error.__context__ if isinstance(error.__context__, OSError) else error
+            raise UserError(f"cannot write {path}: {reason(problem)}") from None
+        raise
+
+
+def _write_whole_checkpoints() -> None:
+    import torch
+    from fairseq import checkpoint_utils
+
+    save, manager = checkpoint_utils.torch_persistent_save, checkpoint_utils.PathManager
+
+    def torch_persistent_save(obj: Any, filename: Any, async_write: bool = False) -> None:
+        if async_write or not isinstance(filename, str) or manager.path_requires_pathmanager(filename):
+            save(obj, filename, async_write)
+            return
+        with replacing(filename) as file:
+            torch.save(obj, file)
+
+    class WholeFiles(manager):  # type: ignore[valid-type, misc]
+        @staticmethod
+        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+            if not overwrite or any(map(manager.path_requires_pathmanager, (src_path, dst_path))):
+                return bool(manager.copy(src_path, dst_path, overwrite=overwrite))
+            with open(src_path, "rb") as source, replacing(dst_path) as file:
+                shutil.copyfileobj(source, file)
+            return True
+
+    checkpoint_utils.torch_persistent_save, checkpoint_utils.PathManager = torch_persistent_save, WholeFiles
+
+
+FIXES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
+    (
+        "whole-checkpoints",
+        "fairseq copies a new checkpoint over checkpoint_last.pt: a training that is killed then, or a full disk, "
+        "leaves half a file in the place of a whole one. Files are written beside it, and renamed when complete",
+        lambda: True,
+        _write_whole_checkpoints,
+    ),
+)
