@@ -12,7 +12,7 @@ import torch
 Function = TypeVar("Function", bound=Callable[..., Any])
 NO_EXPORT = (
     "a KerBS layer cannot be exported (torch.export, torch.jit.trace): its index of senses is not a tensor program. "
-    "Export the rest of the model, and call the layer's log_prob on its features"
+    "kerbs-export makes a file that translates without fairseq; or export the rest, and call log_prob on its features"
 )
 
 
