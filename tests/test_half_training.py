@@ -108,7 +108,7 @@ def test_an_overflow_counts_for_nothing(
     monkeypatch.setattr(torch.Tensor, "cuda", lambda x: x)  # fairseq's norm of a gradient that overflowed
     run, training = make(pairs, "lstm", "--fp16 --fp16-init-scale 1073741824")
     statistics = run.model.decoder.head.statistics
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "fairseq.trainer"):
         for number in range(20):
             training.train_step([batch(run, 6, 12 * (number % 4))])
             if training.get_num_updates():
