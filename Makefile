@@ -3,6 +3,7 @@
 # make test-all   and those that repeat in another shape what others test (some five minutes more)
 # make lint   ruff and mypy
 # make mutants   put seeded faults into a copy, one at a time: a test must catch each (some five minutes)
+# make chaos  kill trainings, fill their disk: none loses anything (some ten minutes; a full disk needs root)
 # make test-python PYTHON=python3.13   the tests with another Python, in an environment of its own
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)
 # make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
@@ -22,7 +23,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 DEVICE ?= cpu
 
-.PHONY: help setup test test-all test-python test-gpu test-install mutants demo bench results-table lint clean
+.PHONY: help setup test test-all test-python test-gpu test-install mutants chaos demo bench results-table lint clean
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
@@ -63,6 +64,9 @@ test-python:
 
 mutants: $(READY)
 	@$(BIN)/python tests/mutants $(ARGS)
+
+chaos: $(READY)
+	@$(BIN)/python tests/chaos $(ARGS)
 
 demo: $(READY)
 	@$(BIN)/kerbs-demo $(ARGS)

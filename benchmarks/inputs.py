@@ -42,7 +42,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = models.synthetic_data(Path(name), args.words)
             arms = {
-                choice: Updates(models.trainer(folder, model, "KerBS", f"--kerbs-input {choice}"), batches)
+                choice: Updates(models.trainer(folder, model, "KerBS", f"--cpu --kerbs-input {choice}"), batches)
                 for choice in CHOICES
             }
         times = timing.race(arms, args.rounds)

@@ -2,17 +2,21 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import triton_oracle
+from inprocess import batch, prepare
 from loss_oracle import assert_close, oracle, problem
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kerbs_fairseq.functional.backends import dispatch
+from kerbs_fairseq.functional.backends import build, dispatch
 from kerbs_fairseq.functional.backends import triton as triton_backend
 from kerbs_fairseq.functional.decoding import WordScorer
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
 from kerbs_fairseq.functional.words import word_log_probs
+from kerbs_fairseq.runs.errors import UserError
 
 needs_triton = pytest.mark.skipif(bool(triton_backend.MISSING), reason=triton_backend.MISSING)
 LOADED = None if triton_backend.MISSING else triton_oracle.load_interpreted()
@@ -56,6 +60,43 @@ def test_a_backend_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("KERBS_BACKEND", "triton")
     with pytest.raises(ValueError, match="KERBS_BACKEND=triton cannot be used here: "):
         p.to(torch.float64).solve()
+
+
+def test_which_backend_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = torch.zeros(3, 2)
+    if dispatch.native().library:
+        assert dispatch.chosen(vectors).startswith("cpu: compiled")
+        assert dispatch.chosen(vectors.bfloat16()).startswith("cpu: compiled")
+    assert dispatch.chosen(vectors.double()) == "torch: float64 has no other"
+    assert dispatch.chosen(vectors.to("meta")) == "torch: meta has no other"
+    monkeypatch.setattr(dispatch, "is_compiled", lambda _: False)
+    monkeypatch.setattr(dispatch, "native", lambda: build.Native(None, "no compiler"))
+    assert dispatch.chosen(vectors) == "torch: no compiler"
+    monkeypatch.setenv("KERBS_BACKEND", "torch")
+    assert dispatch.chosen(vectors) == "torch: KERBS_BACKEND asks for it"
+    monkeypatch.delenv("KERBS_BACKEND")
+    monkeypatch.setattr(dispatch.triton, "available", lambda *_: (True, "triton 3.9.0"))
+    dispatch._triton_runs.cache_clear()
+    with FakeTensorMode():
+        assert dispatch.chosen(torch.empty(3, 2, device="cuda", dtype=torch.float16)) == "triton: triton 3.9.0"
+        assert dispatch.chosen(torch.empty(3, 2, device="cuda").double()) == "torch: float64 has no other"
+    dispatch._triton_runs.cache_clear()
+
+
+def test_a_backend_that_cannot_run_is_one_line(
+    pairs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = prepare(pairs, "lstm", "--arch kerbs_lstm --criterion kerbs_cross_entropy")
+    monkeypatch.setenv("KERBS_BACKEND", "tpu")
+    with pytest.raises(UserError, match=r"^kerbs_fairseq: KERBS_BACKEND=tpu: there are torch, cpu, triton$"):
+        run.criterion(run.model, batch(run))
+    monkeypatch.setenv("KERBS_BACKEND", "torch")
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            run.criterion(run.model, batch(run))
+    assert [r.getMessage() for r in caplog.records if "backend" in r.getMessage()] == [
+        "backend of the loss: torch: KERBS_BACKEND asks for it"
+    ]
 
 
 def test_a_gpu_without_triton_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

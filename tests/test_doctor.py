@@ -1,12 +1,15 @@
 """kerbs-doctor in good and in broken environments."""
 
+import argparse
 from pathlib import Path
 
 import pytest
+import torch
 from commands import ENVIRONMENT, pretend, start
 
 from kerbs_fairseq import requirements
 from kerbs_fairseq.cli import doctor
+from kerbs_fairseq.functional.backends import triton
 from kerbs_fairseq.plugin import fairseq_patches
 
 pytestmark = pytest.mark.e2e
@@ -42,6 +45,26 @@ def test_fixes_left_out_are_shown() -> None:
     done = start("kerbs-doctor", env={**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: "ema-integers"})
     assert done.returncode == 1
     assert f"{'ema-integers':<20}left out by {fairseq_patches.SKIP_VARIABLE}" in done.stdout
+
+
+def test_backends() -> None:
+    done = start("kerbs-doctor", env={**ENVIRONMENT, "KERBS_BACKEND": "tpu"})
+    assert done.returncode == 1
+    assert "KERBS_BACKEND=tpu asks for one backend" in done.stdout
+    assert "1 problem\n  KERBS_BACKEND=tpu: there are torch, cpu, triton; unset it" in done.stdout
+    assert "the Triton kernels for a GPU: " in done.stdout or "KerBS on it: Triton kernels" in done.stdout
+
+
+def test_what_a_gpu_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a card that is there."""
+    cuda = {"is_available": lambda: True, "device_count": lambda: 1, "get_device_name": lambda _: "Some Card"}
+    cuda["get_device_properties"] = lambda _: argparse.Namespace(total_memory=2**34)
+    for name, function in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    monkeypatch.setattr(triton, "available", lambda *_: (True, "triton 3.9.0"))
+    assert list(doctor.devices())[-1] == "cuda:0, Some Card, 16 GiB; KerBS on it: Triton kernels, triton 3.9.0"
+    monkeypatch.setattr(triton, "available", lambda *_: (False, "no Triton here"))
+    assert list(doctor.devices())[-1].endswith("KerBS on it: plain torch, which is slower: no Triton here")
 
 
 def test_missing_commands(monkeypatch: pytest.MonkeyPatch) -> None:

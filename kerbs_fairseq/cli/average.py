@@ -5,7 +5,6 @@ a sense of another word than row j of the other, and their mean belongs to neith
 like a weight, and says nothing.
 """
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any, Optional
@@ -16,6 +15,7 @@ from torch import Tensor
 from kerbs_fairseq.modules.sense_table import map_damage
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs import files
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console
 
 NAME = "kerbs-average"
@@ -102,7 +102,7 @@ def average(paths: list[Path], trust: bool = False) -> dict[str, Any]:
 
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=NAME,
         description="Average the weights of checkpoints of one run; refused where senses moved between them.",
         epilog="kerbs-average --last 5 checkpoints --output average.pt",

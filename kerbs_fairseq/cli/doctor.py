@@ -3,9 +3,9 @@
 Exit code 0 if all is well, 1 if not.
 """
 
-import argparse
 import functools
 import importlib
+import os
 import platform
 import signal
 import subprocess
@@ -13,18 +13,20 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import kerbs_fairseq
 from kerbs_fairseq import plugin, requirements
 from kerbs_fairseq.plugin import fairseq_patches
 from kerbs_fairseq.runs import process as commands
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import console
 
 NAME = "kerbs-doctor"
 OTHER_PACKAGES = ("numpy", "rich", "sacrebleu", "sentencepiece", "regex", "bitarray", "tqdm")
 COMMANDS = ("preprocess", "train", "generate", "interactive", "eval-lm", "validate", "hydra-train")
 WIDTH = 100
+BACKEND = "KERBS_BACKEND"
 
 
 def versions() -> Iterator[str]:
@@ -56,7 +58,8 @@ def fixes() -> Iterator[str]:
 def entry(name: str, state: str, reason: str) -> Iterator[str]:
     """A fix: name and state on one line, the reason wrapped below."""
     yield f"{name:<20}{state}"
-    yield from textwrap.wrap(reason, WIDTH, initial_indent=" " * 22, subsequent_indent=" " * 22, break_on_hyphens=False)
+    indent = " " * 22
+    yield from textwrap.wrap(reason, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 class Trial(NamedTuple):
@@ -95,9 +98,24 @@ def devices() -> Iterator[str]:
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             memory = torch.cuda.get_device_properties(i).total_memory / 2**30
-            yield f"cuda:{i}, {torch.cuda.get_device_name(i)}, {memory:.0f} GiB"
+            yield f"cuda:{i}, {torch.cuda.get_device_name(i)}, {memory:.0f} GiB; KerBS on it: {on_gpu(i)}"
     else:
         yield "no CUDA device: give --cpu or train on the CPU as it is; --fp16 and --bf16 need a GPU"
+        yield f"the Triton kernels for a GPU: {triton().available()[1]}"
+    asked = os.environ.get(BACKEND)
+    if asked:
+        yield f"{BACKEND}={asked} asks for one backend, whatever the device"
+
+
+def triton() -> Any:
+    """The backend, imported late as torch is."""
+    return importlib.import_module("kerbs_fairseq.functional.backends.triton")
+
+
+def on_gpu(number: int) -> str:
+    """Which backend a GPU gets, and why."""
+    able, reason = triton().available(importlib.import_module("torch").device("cuda", number))
+    return f"Triton kernels, {reason}" if able else f"plain torch, which is slower: {reason}"
 
 
 def problems() -> Iterator[str]:
@@ -124,6 +142,10 @@ def problems() -> Iterator[str]:
                 )
         if trial().died:
             yield f"KerBS on this CPU: {trial().reason}; remove the cache of compiled kernels, or set KERBS_NATIVE=0"
+        names = importlib.import_module("kerbs_fairseq.functional.backends.dispatch").NAMES
+        asked = os.environ.get(BACKEND, "")
+        if asked and asked not in names:
+            yield f"{BACKEND}={asked}: there are {', '.join(names)}; unset it, or name one of them"
         if fairseq_patches.skipped():
             yield f"fixes are left out: unset {fairseq_patches.SKIP_VARIABLE} unless you mean it"
 
@@ -144,7 +166,7 @@ def report() -> tuple[str, int]:
 
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=NAME,
         description="Show versions, the fixes made to fairseq and why, devices, and what is wrong. Exit code 0 or 1.",
     )

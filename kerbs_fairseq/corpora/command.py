@@ -16,6 +16,7 @@ from kerbs_fairseq.corpora.lines import write_lines
 from kerbs_fairseq.corpora.pairs import Splits, read_iwslt, read_parallel, read_tabbed, tabbed_file
 from kerbs_fairseq.corpora.sentences import read_sentences
 from kerbs_fairseq.corpora.split import split_by_sentence, tidy, without_overlap
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console
 from kerbs_fairseq.runs.files import new_folder
 
@@ -109,7 +110,7 @@ def at_least(least: int) -> Any:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    result = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = result.add_subparsers(dest="command", required=True)
 
     def command(name: str, run: Any, text: str, raw: str) -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.inspection.command import quiet
 from kerbs_fairseq.runs import checkpoint, files, logs, outputs
 from kerbs_fairseq.runs import process as commands
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console
 
 NAME = "kerbs-demo"
@@ -293,7 +294,7 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     names = [model.name for model in MODELS]
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog="kerbs-demo",
         description="Train small translation models on a synthetic corpus with known senses and print one table.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from kerbs_fairseq.demo.world import Sentence, World
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console
 from kerbs_fairseq.runs.files import new_folder
 
@@ -146,7 +147,7 @@ def size(text: str) -> Sizes:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog=NAME,
         description="Write a synthetic corpus for translation and language models, in which the senses of all words "
         "are known.",

@@ -16,6 +16,7 @@ from kerbs_fairseq.evaluation.results import compare, gather, measure_of, read_r
 from kerbs_fairseq.evaluation.runs import SUBSETS, Run, evaluate_bleu, evaluate_ppl, references, sides, statistics
 from kerbs_fairseq.evaluation.scores import Bleu, same_length
 from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console
 from kerbs_fairseq.runs.files import read_text
 
@@ -111,7 +112,7 @@ def count(text: str) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    result = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = result.add_subparsers(dest="command", required=True)
     for name, run, text in (
         ("score", score, "score the outputs of one model; writes scores.json beside it"),

@@ -18,6 +18,7 @@ from kerbs_fairseq.human_evaluation import report as rating_report
 from kerbs_fairseq.human_evaluation import scores as rating_scores
 from kerbs_fairseq.human_evaluation import sheet as rating_sheet
 from kerbs_fairseq.human_evaluation.cells import DELIMITERS
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console, visible
 
 NAME = "kerbs-rate"
@@ -26,7 +27,7 @@ NONE = "–"
 
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     sheet = commands.add_parser("sheet", help="write a study: a sheet for each rater, instructions, the key")
     sheet.add_argument("--source", type=Path, required=True, help="inputs, one a line")

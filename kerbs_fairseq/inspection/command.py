@@ -21,6 +21,7 @@ from rich.text import Text
 
 from kerbs_fairseq.inspection import findings
 from kerbs_fairseq.inspection.learned import Learned, load
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console, visible
 
 NAME = "kerbs-inspect"
@@ -29,7 +30,7 @@ BAR = 20  # characters of the longest bar
 
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="of a model trained with --arch kerbs_…")
     parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")
     parser.add_argument("--split", default="valid", help="part of --data that contexts come from (valid)")

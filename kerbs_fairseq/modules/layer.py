@@ -83,6 +83,8 @@ class KernelizedBayesianSoftmax(nn.Module):
         super().__init__()
         if in_features < 1 or n_words < 1:
             raise ValueError(f"{in_features} features and {n_words} words: at least one of each is needed")
+        if any(not 0 <= word < n_words for word in single):
+            raise ValueError(f"the words {list(single)} keep one sense: they must be in [0, {n_words - 1}]")
         if chunk < 0:
             raise ValueError(f"a chunk of {chunk} tokens: give a positive number, or 0 for an automatic choice")
         if word_vectors is None:
@@ -139,6 +141,8 @@ class KernelizedBayesianSoftmax(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Σ weight · loss and log P(target): ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,)."""
         self.check(features, target, label_smoothing)
+        if weight is not None and weight.shape != target.shape:
+            raise RuntimeError(f"weight has the shape {tuple(weight.shape)}, and {tuple(target.shape)} is needed")
         senses = self.senses.senses()
         if self.reference:
             result = reference_loss(features, senses, target, weight, label_smoothing)

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional.backends.dispatch import chosen
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
@@ -183,6 +184,18 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         finally:
             _SEARCH.reset(before)
+
+    backend_is_known = False
+
+    def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
+        """At the first call, when the device is known: which backend is used, or why it cannot be."""
+        if not self.backend_is_known and not self.head.reference:
+            try:
+                logger.info("backend of the loss: %s", chosen(self.head.senses.vectors))
+            except ValueError as error:
+                refuse(str(error))
+            self.backend_is_known = True
+        return super().output_layer(features, **kwargs)
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""

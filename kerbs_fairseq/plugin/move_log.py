@@ -38,8 +38,11 @@ class MoveLog:
         kept = (row for row in rows if int(row[0]) <= update)
         table = b"".join(map(self._line, [[HEADER], *kept]))
         try:
-            files.write(self.path, table)
-        except UserError as problem:
+            if rows and update and self.path.read_bytes().startswith(table):
+                os.truncate(self.path, len(table))  # which a full disk allows
+            else:
+                files.write(self.path, table)
+        except (UserError, OSError) as problem:
             refuse(f"--kerbs-move-log: {problem}")
         self.size, self.waiting = len(table), b""
 

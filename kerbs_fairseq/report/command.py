@@ -22,6 +22,7 @@ from kerbs_fairseq.report.page import page
 from kerbs_fairseq.report.spaces import FEWEST, Contexts, candidates, chosen, read_contexts
 from kerbs_fairseq.report.vocabulary import WITH_NEAREST, vocabulary
 from kerbs_fairseq.runs import files
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console
 
 NAME = "kerbs-report"
@@ -31,7 +32,7 @@ Step = Callable[[str], Callable[[float], None]]  # begins a step of the work; th
 
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="several are compared")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the page and its figures")
     parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")

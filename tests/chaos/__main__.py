@@ -1,7 +1,8 @@
 """``make chaos``: trainings that are killed, and a disk that fills up, against one that nobody disturbs.
 
 Each ends with the same weights, the same optimizer's state and the same table of moves, bit for bit; after every
-disturbance all checkpoints are read. Prints the table of docs/reliability.md. Takes some minutes.
+disturbance all checkpoints are read. It ends with an error at the first that is damaged or
+differs. Prints the table of docs/reliability.md. Takes some minutes.
 """
 
 import argparse
@@ -27,7 +28,7 @@ def main() -> None:
     chance = random.Random(seed)
     print(f"seed {seed}", flush=True)
     rows = [
-        "| disturbance | times | trainings | damaged checkpoints | different weights or moves |",
+        "| disturbance | times | half-done things left | damaged checkpoints | different weights or moves |",
         "|---|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
@@ -43,8 +44,9 @@ def main() -> None:
             run = folder / f"killed_{trainings}"
             done += kills.until_the_end(data, run, args.kills - len(done), chance)
             check(run, folder / "undisturbed")
+        halves = Counter(kill.kind for kill in done if kill.half_written)
         for kind, times in Counter(kill.kind for kill in done).items():
-            rows.append(f"| kill -9 at {kind} | {times} | {trainings} | 0 | 0 |")
+            rows.append(f"| kill -9 at {kind} | {times} | {halves[kind]} | 0 | 0 |")
         small = folder / "small"
         if not disk.mount(small):
             rows.append("| a full disk | not tried: mounting a tmpfs is not allowed here | | | |")
@@ -58,13 +60,12 @@ def main() -> None:
 
 def filled(data: Path, small: Path, wanted: int, chance: random.Random, undisturbed: Path) -> str:
     """The row of full disks."""
-    times = trainings = 0
+    times = 0
     while times < wanted:
-        trainings += 1
         training.clear(small)
         times += len(disk.until_the_end(data, small, wanted - times, chance))
         check(small, undisturbed)
-    return f"| a full disk (tmpfs of {disk.SIZE // 1_000_000} MB) | {times} | {trainings} | 0 | 0 |"
+    return f"| a full disk (tmpfs of {disk.SIZE // 1_000_000} MB) | {times} | – | 0 | 0 |"
 
 
 def check(folder: Path, wanted: Path) -> None:

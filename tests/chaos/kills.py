@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import training
 
+from kerbs_fairseq.runs.logs import read_moves
+
 KINDS = ("any moment", "a save", "an event")
 LONGEST = 3.0  # seconds after which "any moment" ends
 
@@ -18,6 +20,7 @@ class Kill(NamedTuple):
 
     kind: str
     updates: int  # of the last checkpoint, 0 if there was none
+    half_written: bool  # whether it has left the beginning of a file, or moves of updates that no checkpoint has
 
 
 class Watch:
@@ -27,6 +30,7 @@ class Watch:
         self.process, self.folder, self.kind, self.chance = process, folder, kind, chance
         self.number, self.hit = chance.randint(1, 4), False  # the first save or event, or a later one
         self.lines: list[str] = []
+        self.left = {path: path.stat().st_mtime_ns for path in folder.glob("*.tmp")}  # by those that were killed before
 
     def kill(self) -> None:
         self.hit = self.process.poll() is None
@@ -63,13 +67,27 @@ class Watch:
         seen: set[int] = set()
         while self.process.poll() is None:
             for entry in os.scandir(self.folder) if self.folder.exists() else ():
-                if entry.name.endswith(".tmp"):
+                if entry.name.endswith(".tmp") and self.is_new(entry):
                     seen.add(entry.inode())
             if len(seen) >= self.number:
                 time.sleep(self.chance.choice([0, 0, 0.0005, 0.001]))
                 self.kill()
                 return
             time.sleep(0.0001)
+
+    def is_new(self, entry: "os.DirEntry[str]") -> bool:
+        """Whether a file is being written by this process; it may have been renamed by now."""
+        try:
+            return entry.stat().st_mtime_ns != self.left.get(Path(entry.path))
+        except FileNotFoundError:
+            return True
+
+
+def half_written(folder: Path, watch: Watch, updates: int) -> bool:
+    """Whether a process was in the middle of something."""
+    files = any(path.stat().st_mtime_ns != watch.left.get(path) for path in folder.glob("*.tmp"))
+    moves = read_moves(folder / "moves.tsv") if (folder / "moves.tsv").exists() else []
+    return files or any(update > updates for update, _, _ in moves)
 
 
 def until_the_end(data: Path, folder: Path, wanted: int, chance: random.Random) -> list[Kill]:
@@ -87,7 +105,8 @@ def until_the_end(data: Path, folder: Path, wanted: int, chance: random.Random) 
         assert after >= before, "a checkpoint was lost"
         if code == 0:
             break
-        kills.append(Kill(kind, after))
-        print(f"  killed at {kind}; the last checkpoint has {after} updates", flush=True)
+        kills.append(Kill(kind, after, half_written(folder, watch, after)))
+        rest = "; it has left something half-done" if kills[-1].half_written else ""
+        print(f"  killed at {kind}; the last checkpoint has {after} updates{rest}", flush=True)
     training.finish(data, folder)
     return kills

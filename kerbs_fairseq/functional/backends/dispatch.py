@@ -59,6 +59,23 @@ def forced(asked: str, vectors: Tensor) -> str:
     return asked
 
 
+def chosen(vectors: Tensor) -> str:
+    """The backend for products with ``vectors``, and why it is this one."""
+    name = backend_of(vectors)
+    if os.environ.get(VARIABLE):
+        reason = f"{VARIABLE} asks for it"
+    elif name == "triton":
+        reason = triton.available(vectors.device, vectors.dtype)[1]
+    elif name == "cpu":
+        reason = native().reason
+    elif vectors.dtype == torch.float64:
+        reason = "float64 has no other"
+    else:
+        known = {"cpu": native().reason, "cuda": triton.available(vectors.device, vectors.dtype)[1]}
+        reason = known.get(vectors.device.type, f"{vectors.device.type} has no other")
+    return f"{name}: {reason}"
+
+
 @functools.cache
 def _triton_runs(device: torch.device) -> bool:
     """Whether the Triton kernels run on a GPU; said once if not."""

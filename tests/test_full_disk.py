@@ -1,0 +1,98 @@
+"""Disks that are full: a tmpfs where one can be mounted, limits of file sizes elsewhere."""
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from commands import MOVING, PACKAGE, QUICK, SMALL_LSTM, run, start, twin, weights
+from fairseq import checkpoint_utils
+
+from kerbs_fairseq.runs.errors import UserError
+
+SIZE = 3_000_000
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("a tmpfs cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path, left: int) -> Path:
+    """Leave so many bytes."""
+    state = os.statvfs(folder)
+    path = folder / "filler"
+    path.write_bytes(bytes(max(0, state.f_bavail * state.f_frsize - left)))
+    return path
+
+
+@pytest.mark.e2e
+def test_a_full_disk_loses_no_checkpoint_and_no_move(small: Path, tmp_path: Path, pairs: Path) -> None:
+    command = (
+        f"fairseq-train {pairs} --user-dir {PACKAGE} {twin(SMALL_LSTM)} {QUICK} {MOVING} --save-interval 9 --max-update"
+    )
+    places = f"--save-dir {small} --kerbs-move-log {small}/moves.tsv"
+    run(f"{command} 6 {places}")
+    before = {path.name: path.read_bytes() for path in small.iterdir()}
+    filler = fill(small, 100)
+    done = start(f"{command} 12 {places}")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "Training goes on; moves are added to the table when" in done.stdout + done.stderr
+    *_, last = done.stderr.strip().splitlines()
+    assert last.startswith(f"kerbs_fairseq: cannot write {small}/checkpoint_")
+    assert "No space left on device. Checkpoints that were there are whole: make room" in last
+    after = {path.name: path.read_bytes() for path in small.iterdir() if path != filler}
+    assert after.pop("moves.tsv").startswith(before.pop("moves.tsv"))
+    assert after == before
+    filler.unlink()
+    run(f"{command} 12 {places}")
+    run(f"{command} 12 --save-dir {tmp_path}/whole --kerbs-move-log {tmp_path}/moves.tsv")
+    assert (small / "moves.tsv").read_bytes() == (tmp_path / "moves.tsv").read_bytes()
+    found, expected = weights(small), weights(tmp_path / "whole")
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@contextlib.contextmanager
+def limited(size: int) -> Iterator[None]:
+    """No file can become larger than this."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_checkpoint_is_replaced_whole_or_stays(tmp_path: Path) -> None:
+    last, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
+    last.write_bytes(b"old")
+    best.write_bytes(bytes(5000))
+    for write in (
+        lambda: checkpoint_utils.torch_persistent_save({"model": torch.zeros(4000)}, str(last)),
+        lambda: checkpoint_utils.PathManager.copy(str(best), str(last), overwrite=True),
+    ):
+        with limited(2000), pytest.raises(UserError, match=r"cannot write .*checkpoint_last\.pt: "):
+            write()
+        assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == {last.name: 3, best.name: 5000}
+        write()
+        assert last.stat().st_size >= 5000
+        last.write_bytes(b"old")
