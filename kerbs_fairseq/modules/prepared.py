@@ -9,6 +9,8 @@ from kerbs_fairseq.functional.kernel import TINY, psi
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
 
+SMALLEST = 1e-20  # of a θ that is not 0
+
 
 class PreparedSoftmax(nn.Module):
     """Features (..., d) → log P (..., V), as the layer gave when this was made; it does not see later changes.
@@ -19,10 +21,10 @@ class PreparedSoftmax(nn.Module):
     features are.
     """
 
-    vectors: Tensor  # (S, d)
-    lengths: Tensor  # (S,)
-    theta: Tensor  # (S,); 0 where the kernel is the inner product
-    scale: Tensor  # (S,): 1 / 2ψ(θ)
+    vectors: Tensor  # (S, d); at length 1 where the kernel is curved
+    lengths: Tensor  # (S,): |w|
+    slope: Tensor  # (S,): −θ
+    height: Tensor  # (S,): |w| / (−2 θ ψ(θ)), so that K = |h| · height · (e^(slope · cosine) − 1), Eq. 9
     bias: Tensor  # (S,)
     several: Tensor  # the words with more than one sense, most first
     rounds: list[int]
@@ -37,35 +39,40 @@ class PreparedSoftmax(nn.Module):
         vectors = senses.vectors.detach()[order]
         exact = vectors if vectors.dtype == torch.float64 else vectors.float()
         zero = torch.zeros_like(exact[:, 0])
+        self.curved, self.straight_below_0 = senses.kernel != "dot", senses.kernel == "released"
         theta = zero if senses.theta is None else senses.theta.detach()[order].to(zero)
-        self.register_buffer("vectors", vectors)
-        self.register_buffer("lengths", torch.linalg.vector_norm(exact, dim=-1).clamp_min(TINY))
-        self.register_buffer("theta", theta)
-        self.register_buffer("scale", 0.5 / psi(theta))
+        lengths = torch.linalg.vector_norm(exact, dim=-1).clamp_min(TINY)
+        # (e^x − 1) / x is right at every x above the smallest numbers, so θ = 0 is no case of its own
+        slope = torch.where(theta.abs() < SMALLEST, torch.full_like(theta, SMALLEST), -theta)
+        self.register_buffer("vectors", (exact / lengths.unsqueeze(1)).to(vectors.dtype) if self.curved else vectors)
+        self.register_buffer("lengths", lengths)
+        self.register_buffer("slope", slope)
+        self.register_buffer("height", lengths / (2 * psi(theta)) / slope)
         self.register_buffer("bias", zero if senses.bias is None else senses.bias.detach()[order].to(zero))
         self.register_buffer("several", smaller.jagged.several)
         self.rounds = [index.n_words + start for start in smaller.jagged.starts]
-        self.curved, self.straight_below_0 = senses.kernel != "dot", senses.kernel == "released"
 
     def forward(self, features: Tensor) -> Tensor:
         """(..., d) → (..., V)."""
-        exact = features if features.dtype == torch.float64 else features.float()
-        scores = torch.matmul(features.to(self.vectors.dtype), self.vectors.t()).to(exact.dtype)
-        if self.curved:
-            norms = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).clamp_min(1e-12)
-            cosine = scores / (norms * self.lengths)
-            x = -self.theta * cosine
-            phi = torch.where(x.abs() < 1e-20, torch.ones_like(x), torch.expm1(x) / x)
-            factor = phi * self.scale
-            if self.straight_below_0:
-                factor = torch.where(cosine > 0, factor, torch.ones_like(factor))
-            scores = scores * factor
-        scores = scores + self.bias
+        rows = features.reshape(-1, features.size(-1))  # some operations are slow on more than two dimensions
+        scores = self.scores(rows if rows.dtype == torch.float64 else rows.float())
         scores = scores - scores.amax(-1, keepdim=True)
         words = scores[..., : self.rounds[0]]
         sums = words.index_select(-1, self.several)
         for i in range(len(self.rounds) - 1):
-            size = self.rounds[i + 1] - self.rounds[i]
-            more = torch.logaddexp(sums[..., :size], scores[..., self.rounds[i] : self.rounds[i + 1]])
-            sums = torch.cat([more, sums[..., size:]], -1)
-        return words.index_copy(-1, self.several, sums) - torch.logsumexp(scores, -1, keepdim=True)
+            some = sums[..., : self.rounds[i + 1] - self.rounds[i]]
+            some.copy_(torch.logaddexp(some, scores[..., self.rounds[i] : self.rounds[i + 1]]))
+        words = words.index_copy(-1, self.several, sums).sub_(torch.logsumexp(scores, -1, keepdim=True))
+        return words.reshape(features.shape[:-1] + (-1,))  # noqa: RUF005  (TorchScript has no starred expressions)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """K(h, w; θ) + b, Eq. 9 with a bias: (..., d) → (..., S)."""
+        if not self.curved:
+            return torch.matmul(features.to(self.vectors.dtype), self.vectors.t()).to(features.dtype) + self.bias
+        norms = torch.linalg.vector_norm(features, dim=-1, keepdim=True).clamp_min(1e-12)
+        unit = (features / norms).to(self.vectors.dtype)
+        cosine = torch.matmul(unit, self.vectors.t()).to(features.dtype)
+        values = torch.expm1(cosine * self.slope).mul_(self.height)
+        if self.straight_below_0:
+            values = torch.where(cosine > 0, values, cosine * self.lengths)
+        return values.mul_(norms).add_(self.bias)
