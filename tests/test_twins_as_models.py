@@ -38,8 +38,16 @@ def predicted(model: Any, sample: dict[str, Any]) -> torch.Tensor:
     return model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
 
 
-@pytest.mark.parametrize("base", SUPPORTED)
-@pytest.mark.parametrize("prefix", ["kerbs", "mos"])
+@pytest.mark.parametrize(
+    ("prefix", "base"),
+    [
+        *(("kerbs", base) for base in SUPPORTED),
+        *(
+            pytest.param("mos", base, marks=() if base in ("transformer", "lstm_lm") else pytest.mark.thorough)
+            for base in SUPPORTED
+        ),
+    ],
+)
 def test_a_bare_namespace_is_filled(make, base: str, prefix: str) -> None:
     run = make(base)
     options = vars(run.cfg.model) if isinstance(run.cfg.model, Namespace) else run.cfg.model
@@ -69,8 +77,14 @@ def test_a_model_is_saved_whole_and_copied_while_it_trains(make) -> None:
     trained.train_step([batch(run, first=6)])
 
 
-@pytest.mark.parametrize("options", ["", "--kerbs-kernel dot", "--kerbs-input usage --kerbs-kernel released"])
-@pytest.mark.parametrize("base", SCRIPTED)
+@pytest.mark.parametrize(
+    ("base", "options"),
+    [
+        pytest.param(base, options, marks=() if base == "transformer" or not options else pytest.mark.thorough)
+        for base in SCRIPTED
+        for options in ("", "--kerbs-kernel dot", "--kerbs-input usage --kerbs-kernel released")
+    ],
+)
 def test_torchscript_gives_what_eager_mode_does(make, base: str, options: str) -> None:
     run = make(base, f"{options} {'' if 'dot' in options else '--kerbs-theta-init 0.7'}")
     sample = batch(run)
@@ -98,8 +112,17 @@ def test_the_posterior_is_not_compiled(make) -> None:
         torch.jit.script(make("transformer", "--kerbs-input posterior").model)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("options", ["", "--ignore-prefix-size 2", "--report-accuracy"])
+@pytest.mark.parametrize(
+    ("smoothing", "options"),
+    [
+        (0.1, "--ignore-prefix-size 2"),
+        (0.0, "--report-accuracy"),
+        *(
+            pytest.param(*both, marks=pytest.mark.thorough)
+            for both in ((0.0, ""), (0.1, ""), (0.0, "--ignore-prefix-size 2"), (0.1, "--report-accuracy"))
+        ),
+    ],
+)
 def test_the_criterion_does_what_the_stock_one_does(make, smoothing: float, options: str) -> None:
     smooth = f"--label-smoothing {smoothing} {options}"
     run = make("lstm", f"--criterion kerbs_cross_entropy {smooth}")

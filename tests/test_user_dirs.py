@@ -53,10 +53,18 @@ def test_a_users_folder_that_imports_ours(own: Path, pairs: Path, tmp_path: Path
     assert "H-0" in run(f"fairseq-generate {pairs} --user-dir {own} {path} --batch-size 60")
 
 
+NOTHING_OF_OURS = {**ENVIRONMENT, READ_AT_IMPORT: ""}  # has been imported before
+
+
+@pytest.mark.thorough  # ours first: below
 def test_both_folders_are_named_ours_last(own: Path, pairs: Path, tmp_path: Path) -> None:
-    env = {**ENVIRONMENT, READ_AT_IMPORT: ""}  # nothing of ours has been imported before
-    assert "valid_loss" in run(command(pairs, tmp_path / "save", f"--user-dir {own} --user-dir {PACKAGE}"), env=env)
-    done = start(command(pairs, tmp_path / "save", f"--user-dir=missing --user-dir {PACKAGE}"), env=env)
+    both = command(pairs, tmp_path / "save", f"--user-dir {own} --user-dir {PACKAGE}")
+    assert "valid_loss" in run(both, env=NOTHING_OF_OURS)
+
+
+def test_a_folder_that_is_not_there(pairs: Path, tmp_path: Path) -> None:
+    both = command(pairs, tmp_path / "save", f"--user-dir=missing --user-dir {PACKAGE}")
+    done = start(both, env=NOTHING_OF_OURS)
     assert done.returncode != 0
     assert "--user-dir missing cannot be imported" in done.stderr
     assert "Traceback" not in done.stderr
