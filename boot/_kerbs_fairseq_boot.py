@@ -7,12 +7,14 @@ from then on gives the dataclasses of those two packages, and of no other, the i
 object has.
 
 fairseq's commands without ``--user-dir kerbs_fairseq`` know none of our models, and with today's torch cannot read a
-checkpoint: what they say then does not tell why, so this module says it.
+checkpoint: what they say then does not tell why, so this module says it. Of several ``--user-dir`` fairseq takes the
+last and drops the others; ours is put last, and then imports the others.
 """
 
 import sys
 
 PACKAGES = ("fairseq", "hydra")
+OURS = "kerbs_fairseq"
 FORGOTTEN = "add --user-dir kerbs_fairseq to the command"
 
 
@@ -27,8 +29,10 @@ class Watch:
             sys.meta_path = [finder for finder in sys.meta_path if finder is not Watch]
             if sys.version_info >= (3, 11):
                 give_identity_hash()
-            if name_of_command().startswith("fairseq-") and not any(a.startswith("--user-dir") for a in sys.argv):
-                remind_of_user_dir()
+            if name_of_command().startswith("fairseq-"):
+                folders = put_our_user_dir_last()
+                if OURS not in folders:
+                    remind_of_user_dir(folders)
         return None  # noqa: PLR1711  (the answer is the point)
 
 
@@ -52,20 +56,50 @@ def name_of_command():  # type: ignore[no-untyped-def]
     return (sys.argv[:1] or [""])[0].replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
 
 
-def remind_of_user_dir():  # type: ignore[no-untyped-def]
-    """A command that needs us and does not load us: end it if it names a model of ours, explain how it ends if not."""
+def put_our_user_dir_last():  # type: ignore[no-untyped-def]
+    """Let ours be the last ``--user-dir`` of the command line, if it is one; the names of all the folders."""
+    places, folders = [], []
+    for i, argument in enumerate(sys.argv):
+        if sys.argv[i - 1] == "--user-dir" and i > 1:
+            places.append((i, ""))
+            folders.append(argument)
+        elif argument.startswith("--user-dir="):
+            places.append((i, "--user-dir="))
+            folders.append(argument.partition("=")[2])
+    folders.sort(key=lambda folder: folder_name(folder) == OURS)  # the others stay in their order
+    for (i, option), folder in zip(places, folders):
+        sys.argv[i] = option + folder
+    return [folder_name(folder) for folder in folders]
+
+
+def folder_name(path):  # type: ignore[no-untyped-def]
+    """The last part of a path."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def remind_of_user_dir(folders):  # type: ignore[no-untyped-def]
+    """A command that needs us and does not name us: end it if it names a model of ours, explain how it ends if not.
+
+    One of ``folders`` may import us: then there is nothing to say.
+    """
     before = ""
     for argument in sys.argv[1:]:
         option, _, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
         ours = value.startswith(("kerbs_", "mos_")) or value == "gru_lm"
         if option.startswith(("--kerbs-", "--mos-")) or (option in ("--arch", "-a", "--criterion") and ours):
-            sys.exit(f"{name_of_command()}: {argument} is of kerbs_fairseq: {FORGOTTEN}")
+            said = f"{name_of_command()}: {argument} is of kerbs_fairseq: {FORGOTTEN}"
+            if not folders:
+                sys.exit(said)
+            import atexit
+
+            atexit.register(say_at_the_end, said)
+            break
         before = argument
     hook = sys.excepthook
 
     def explain(kind, error, traceback):  # type: ignore[no-untyped-def]
         text = str(error)
-        if "kerbs_fairseq" not in sys.modules and ("Weights only load failed" in text or "kerbs_" in text):
+        if OURS not in sys.modules and ("Weights only load failed" in text or "kerbs_" in text):
             print(
                 f"{name_of_command()}: the checkpoint cannot be read without kerbs_fairseq: {FORGOTTEN}",
                 file=sys.stderr,
@@ -74,6 +108,12 @@ def remind_of_user_dir():  # type: ignore[no-untyped-def]
             hook(kind, error, traceback)
 
     sys.excepthook = explain
+
+
+def say_at_the_end(line):  # type: ignore[no-untyped-def]
+    """Unless we have been imported."""
+    if OURS not in sys.modules:
+        print(line, file=sys.stderr)
 
 
 if not any(name in sys.modules for name in PACKAGES):

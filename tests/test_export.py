@@ -80,6 +80,11 @@ def test_pruned_and_in_half_precision(
         ("kerbs", "--check dev", "--data has no split dev"),
         ("lstm", "", "fairseq's own lstm cannot be compiled together with its beam search"),
         ("missing", "", "missing.pt does not exist"),
+        ("short", "", "short.pt cannot be read as a checkpoint"),
+        ("list", "", "list.pt is not a fairseq checkpoint: it has no model"),
+        ("kerbs", "--data JOINED", "the checkpoint has senses for 344 words, the model has 680 words: use the dict"),
+        ("stock", "--data JOINED", "checkpoint_last.pt does not fit --data .*joined: .*344.*680"),
+        ("short", "-o SAME", "short.pt: it is one of the inputs"),
     ],
 )
 def test_mistakes(
@@ -88,6 +93,7 @@ def test_mistakes(
     transformer_lm: Path,
     pairs: Path,
     text: Path,
+    joined: Path,
     tmp_path: Path,
     checkpoint: str,
     options: str,
@@ -101,6 +107,12 @@ def test_mistakes(
     }
     paths |= {"missing": tmp_path / "missing.pt", "lstm": old / "lstm.pt"}
     data = {"lm": text, "lstm": old / "pairs"}.get(checkpoint, pairs)
+    if checkpoint in ("short", "list"):
+        torch.save([1], tmp_path / "list.pt")
+        (tmp_path / "short.pt").write_bytes((transformer / "checkpoint_last.pt").read_bytes()[:10000])
+        paths[checkpoint] = tmp_path / f"{checkpoint}.pt"
+    options = options.replace("JOINED", str(joined)).replace("SAME", str(paths[checkpoint]))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(SystemExit, match=message):
         main(paths[checkpoint], "--data", data, "-o", tmp_path / "out.ts", *options.split())
-    assert not list(tmp_path.iterdir())
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

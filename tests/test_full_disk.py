@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import MOVING, PACKAGE, QUICK, SMALL_LSTM, run, start, twin, weights
+from commands import BIN, MOVING, PACKAGE, QUICK, SMALL_LSTM, launch, run, start, twin, weights
 from fairseq import checkpoint_utils
 
 from kerbs_fairseq.runs.errors import UserError
@@ -67,6 +67,50 @@ def test_a_full_disk_loses_no_checkpoint_and_no_move(small: Path, tmp_path: Path
     assert (small / "moves.tsv").read_bytes() == (tmp_path / "moves.tsv").read_bytes()
     found, expected = weights(small), weights(tmp_path / "whole")
     assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+# --- tools that write a model: the checkpoint they were given, their folder, and the rest of their command line
+
+TOOLS = {
+    "kerbs-convert": "kerbs-convert {0}/checkpoint_last.pt {1}/out --data {2}",
+    "kerbs-export": "kerbs-export {0}/checkpoint_last.pt -o {1}/out --data {2} --beam 2",
+    "kerbs-average": "kerbs-average {0}/checkpoint_last.pt {0}/checkpoint_best.pt --output {1}/out",
+}
+# As root may do everything: without its capabilities it is a user that owns its files.
+ORDINARY_USER = """
+import ctypes, runpy, sys
+assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_on_a_full_disk(small: Path, transformer: Path, pairs: Path, tool: str) -> None:
+    (small / "out").write_bytes(b"before")
+    before = (transformer / "checkpoint_last.pt").read_bytes()
+    filler = fill(small, 30_000)
+    done = start(TOOLS[tool].format(transformer, small, pairs))
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == f"{tool}: cannot write {small}/out: No space left on device"
+    assert sorted(small.iterdir()) == [filler, small / "out"]
+    assert (small / "out").read_bytes() == b"before"
+    assert (transformer / "checkpoint_last.pt").read_bytes() == before
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_in_a_folder_of_others(tmp_path: Path, transformer: Path, pairs: Path, tool: str) -> None:
+    name, *arguments = TOOLS[tool].format(transformer, tmp_path, pairs).split()
+    tmp_path.chmod(0o555)
+    done = launch([str(BIN / "python"), "-c", ORDINARY_USER, str(BIN / name), *arguments])
+    tmp_path.chmod(0o755)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == f"{tool}: cannot write {tmp_path}/out: Permission denied"
+    assert not list(tmp_path.iterdir())
 
 
 @contextlib.contextmanager

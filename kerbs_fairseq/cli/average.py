@@ -118,8 +118,8 @@ def main(argv: Optional[list[str]] = None) -> None:
         paths = chosen(args.inputs, args.last)
         files.destination(args.output, paths)  # before the work
         state = average(paths, args.trust)
-        with files.replacing(args.output, paths) as beside:
-            torch.save(state, beside)
+        with files.replacing(args.output, paths) as beside, beside.open("wb") as file:
+            torch.save(state, file)  # to a path, it would not say what is wrong with the disk
         print(f"{args.output}: the average of {len(paths)} checkpoint{'s' * (len(paths) != 1)}:", *paths, sep="\n  ")
 
 

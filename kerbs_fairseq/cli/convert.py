@@ -163,6 +163,7 @@ def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
     with console(NAME), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's and fairseq's, about each other
+        logging.getLogger("fairseq").setLevel(logging.WARNING)
         args = parser().parse_args(argv)
         from kerbs_fairseq.plugin import saved
 
@@ -174,13 +175,12 @@ def main(argv: Optional[list[str]] = None) -> None:
         files.destination(args.output, [args.input])  # before the work
         checkpoint = schema.load(args.input, args.trust)
         saved.import_user_dir(args.user_dir)
-        logging.getLogger("fairseq").setLevel(logging.WARNING)
         if args.to_softmax:
             state, line = to_softmax(checkpoint, args.data, args.approximate)
         else:
             state, line = to_kerbs(checkpoint, args.data, changes)
-        with files.replacing(args.output, [args.input]) as beside:
-            torch.save(state, beside)
+        with files.replacing(args.output, [args.input]) as beside, beside.open("wb") as file:
+            torch.save(state, file)  # to a path, it would not say what is wrong with the disk
         print(f"{args.output}: {line}")
 
 

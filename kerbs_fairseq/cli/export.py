@@ -5,9 +5,9 @@ can be exported too, to compare.
 """
 
 import argparse
+import io
 import json
 import logging
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -40,11 +40,14 @@ def export(checkpoint: schema.Checkpoint, args: argparse.Namespace) -> Exported:
     """Compile the model of a checkpoint with its beam search."""
     from fairseq.sequence_generator import SequenceGenerator
 
-    from kerbs_fairseq.plugin import saved, scripting
+    from kerbs_fairseq.plugin import pretrained, saved, scripting
 
     name = saved.architecture(checkpoint)
     built = saved.build(checkpoint, name, args.data, {})
-    built.model.load_state_dict(dict(checkpoint.model), model_cfg=built.cfg.model)
+    try:
+        built.model.load_state_dict(dict(checkpoint.model), model_cfg=built.cfg.model)
+    except (RuntimeError, KeyError) as error:  # of stock models; twins say it themselves
+        raise UserError(f"{checkpoint.path} does not fit --data {args.data}: {pretrained.misfit(error)}") from None
     if not hasattr(built.model, "encoder"):
         raise UserError(f"{checkpoint.path} is a language model: kerbs-export is for models that translate")
     head: Any = getattr(built.model.decoder, "head", None)
@@ -159,11 +162,10 @@ def main(argv: Optional[list[str]] = None) -> None:
 
 
 def save(result: Exported, path: Path) -> None:
-    """Write the archive; torch names what is inside after the file, so that is made under a plain name first."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export.") as folder:
-        file = Path(folder) / "model.ts"
-        torch.jit.save(result.scripted, str(file), _extra_files=result.extra)
-        file.replace(path)
+    """Write the archive. It is made in memory: torch ends the whole process where it cannot write to a disk."""
+    buffer = io.BytesIO()
+    torch.jit.save(result.scripted, buffer, _extra_files=result.extra)
+    path.write_bytes(buffer.getbuffer())
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from kerbs_fairseq.plugin.decoders import (
 )
 from kerbs_fairseq.plugin.options import KerbsOptions, MosOptions, fill
 from kerbs_fairseq.plugin.refusal import refuse
-from kerbs_fairseq.plugin.unsupported import REASONS, check_output_layer
+from kerbs_fairseq.plugin.unsupported import REASONS, check_output_layer, check_quantization
 
 SUPPORTED = ("transformer", "transformer_align", "bart", "lstm", "transformer_lm", "lstm_lm", "gru_lm")
 LSTM_CUTOFF = "10000,50000,200000"
@@ -65,6 +65,7 @@ def twin_of(base: str, prefix: str) -> type:
         def build_model(cls, args: Any, task: Any) -> Any:
             check_no_adaptive_softmax(args, Base)
             check_task(task)
+            check_quantization(args)
             fill(args, options)
             model = super().build_model(args, task)
             check_output_layer(model)

@@ -1,7 +1,9 @@
 """Models of fairseq that have no twin, each with the reason that a user is given."""
 
 import inspect
+from typing import Any
 
+from fairseq.models import FairseqDecoder
 from torch import nn
 
 from kerbs_fairseq.plugin.refusal import refuse
@@ -61,13 +63,22 @@ REASONS = {
 }
 
 
+def check_quantization(args: Any) -> None:
+    """Refuse noise of scalar quantization: fairseq computes it on a GPU only, and would leave our tables out."""
+    if getattr(args, "quant_noise_scalar", None):
+        refuse(
+            "--quant-noise-scalar cannot be used with KerBS or MoS: fairseq quantizes Linear and Embedding "
+            "layers, which a table of senses is not, and needs a GPU for it; leave it out, or use --quant-noise-pq"
+        )
+
+
 def check_output_layer(model: nn.Module) -> None:
     """Refuse a model without a decoder whose output layer is one matrix behind its features."""
     decoder = getattr(model, "decoder", None)
     if decoder is None:
         refuse(f"{type(model).__name__} has no decoder of its own: it has one for every pair of languages, or none")
     layer = getattr(type(decoder), "output_layer", None)
-    if layer is None:
+    if layer in (None, FairseqDecoder.output_layer):  # which only raises NotImplementedError
         refuse(
             f"{type(decoder).__name__} has no output_layer(features): its last matrix is part of its forward, and "
             "there is no place where another output layer could stand"

@@ -87,8 +87,8 @@ def replacing(path: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
         sync(beside)
         os.replace(beside, real)
         sync(real.parent)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError
-        cannot_write(path, error)
+    except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
+        cannot_write(path, error.__context__ if isinstance(error.__context__, OSError) else error)
     finally:
         beside.unlink(missing_ok=True)
 
