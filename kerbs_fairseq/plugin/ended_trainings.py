@@ -34,9 +34,9 @@ def _end_finished_trainings() -> None:
         # only now is the program known: importing it here would change the logging of others
         for name in PROGRAMS:
             program: Any = sys.modules.get(name)
-            if all(hasattr(program, function) for function in ("cli_main", "validate_and_save", "train")):
-                if not hasattr(program.train, "ends_at_once"):
-                    program.train = ending_at_once(program.train)
+            is_it = all(hasattr(program, function) for function in ("cli_main", "validate_and_save", "train"))
+            if is_it and not hasattr(program.train, "ends_at_once"):
+                program.train = ending_at_once(program.train)
         build(self, *args, **kwargs)
 
     Trainer.__init__ = trainer
