@@ -197,7 +197,7 @@ def test_plots_on_a_page_share_no_ids_and_take_its_colours() -> None:
         assert {a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)} <= own
         assert INK not in text
         assert "var(--c0)" in text
-        assert "$x_1$ &lt;b&gt; &amp; ▁wort" in text
+        assert ">$x_1$ &lt;b&gt; &amp; ▁wort<" in text  # as text, and not in the comment above a formula
 
 
 def test_the_same_plot_is_the_same_file(made_up: Path) -> None:
