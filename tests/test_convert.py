@@ -146,7 +146,8 @@ def test_an_approximation_is_asked_for_and_measured(
     transformer_lm: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     kerbs, back = tmp_path / "kerbs.pt", tmp_path / "back.pt"
-    main(transformer_lm / "checkpoint_last.pt", kerbs, "--data", text, "--kerbs-start-noise", "1")
+    options = ("--kerbs-start-noise", "1", "--kerbs-start-split", "noise")
+    main(transformer_lm / "checkpoint_last.pt", kerbs, "--data", text, *options)
     with pytest.raises(
         SystemExit, match=r"has no equal with a softmax: .* senses with different vectors; --approximate"
     ):

@@ -3,6 +3,7 @@
 import copy
 import random
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -234,6 +235,7 @@ def edited(state: dict[str, Any], path: tuple[str, ...], value: object) -> dict[
     at = changed
     for name in path[:-1]:
         at = at.setdefault(name, {})
+        at = vars(at) if isinstance(at, Namespace) else at
     if value is MISSING:
         at.pop(path[-1], None)
     else:

@@ -11,6 +11,7 @@ from evaluated import made_up
 from test_damaged_files import DAMAGES, attempt, damage, tree
 
 from kerbs_fairseq.evaluation import command as evaluate
+from kerbs_fairseq.evaluation import sweep
 from kerbs_fairseq.evaluation.significance import paired_bootstrap
 
 TIMES = 3  # damages of each file
@@ -117,3 +118,64 @@ def test_folders_of_other_people(out: Path, tmp_path: Path) -> None:
         ["table", "mt_iwslt16", run / "scores.json"],
     ):
         assert attempt(evaluate.main, arguments), arguments
+
+
+# --- kerbs-table
+
+
+def folder_of_a_table(out: Path) -> tuple[list[object], list[Path]]:
+    """Two trained and evaluated cells, with rates and length penalties that were tried: the command, and its files."""
+    folder_of_bleu(out)
+    for cell in ("seq2seq-softmax", "seq2seq-kerbs"):
+        run = out / "runs" / cell / "seed_1"
+        (run / "trained").touch()
+        for lenpen in ("0.6", "1"):
+            (run / f"valid_lenpen_{lenpen}").mkdir()
+            (run / f"valid_lenpen_{lenpen}" / "scores.json").write_text('{"bleu": 2.5}')
+        for rate in ("0.1", "0.2"):
+            shutil.copytree(run, out / "runs" / f"{cell}+lr{rate}" / "seed_1")
+    (out / "table.md").write_text("old\n")
+    recipe = Path(__file__).parent.parent / "recipes" / "dialog_dailydialog"
+    arguments: list[object] = [recipe, "--out", out, "--seeds", 1, "--cells", "seq2seq-softmax,seq2seq-kerbs"]
+    arguments += ["--lr-grid", "0.1,0.2", "--lenpen-grid", "0.6,1"]
+    read = ("scores.json", "test.hyp", "test.tgt", "corpus.json", "train.log", "training", "command", "evaluation")
+    return arguments, [path for path in sorted(out.rglob("*")) if path.name in read]
+
+
+def table(arguments: list[object]) -> object:
+    with pytest.raises(SystemExit) as stopped:
+        sweep.main([*map(str, arguments)])
+    return stopped.value.code
+
+
+def test_a_table_of_damaged_runs(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Failures are listed, or one line ends it; only the table is written, and whole."""
+    monkeypatch.setattr(paired_bootstrap, "__defaults__", (5, 1))
+    monkeypatch.setattr(sweep.Sweep, "call", lambda *of: "")  # scripts that have nothing to do
+    arguments, files = folder_of_a_table(out)
+    assert table(arguments) == 0
+    whole, chance, failed = tmp_path / "whole", random.Random(1), 0
+    shutil.copytree(out, whole)
+    for file in files:
+        kind = chance.choice([*DAMAGES, *SHAPES] if file.suffix == ".json" else [*DAMAGES])
+        if kind in DAMAGES:
+            damage(file, kind, chance)
+        else:
+            file.write_text(kind)
+        capsys.readouterr()
+        before = tree(out)
+        code = table(arguments)
+        said = capsys.readouterr()
+        assert code in (0, 1) or (isinstance(code, str) and "\n" not in code), (file, kind, code)
+        assert code != 1 or "FAILED" in said.out or "no rate chosen" in said.out or "no table" in said.out, (file, kind)
+        assert "Traceback" not in said.err
+        failed += bool(code)
+        after = tree(out)
+        shown = after.pop(out / "table.md")
+        assert shown == before.pop(out / "table.md") or shown.endswith(b"\n")
+        assert after == before, (file, kind, code)
+        shutil.rmtree(out)
+        shutil.copytree(whole, out)
+    assert failed

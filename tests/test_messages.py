@@ -47,13 +47,23 @@ def damaged(folder: Path, pairs: Path, model: Path) -> Path:
     ("data", "options", "message"),
     [
         ("pairs", "--restore-file BAD/cut.pt", "cut.pt cannot be read as a checkpoint ("),
-        ("pairs", "--restore-file BAD/other.pt", "other.pt cannot be read as a checkpoint (KeyError"),
-        ("pairs", "--restore-file MODEL --criterion cross_entropy", "its optimizer's state has no place for senses"),
+        pytest.param(
+            "pairs",
+            "--restore-file BAD/other.pt",
+            "other.pt cannot be read as a checkpoint (KeyError",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "pairs",
+            "--restore-file MODEL --criterion cross_entropy",
+            "its optimizer's state has no place for senses",
+            marks=pytest.mark.thorough,
+        ),
         ("BAD/missing", "", "missing: [Errno 2] No such file or directory"),
-        ("BAD/nothing", "", "nothing: Could not infer language pair"),
+        pytest.param("BAD/nothing", "", "nothing: Could not infer language pair", marks=pytest.mark.thorough),
         ("BAD/empty", "", "the data set 'valid' in BAD/empty is empty"),
         ("BAD/short", "", "the data are damaged (offset must be non-negative"),
-        ("pairs", "--valid-subset valid,dev", "there is no data set 'dev' in"),
+        pytest.param("pairs", "--valid-subset valid,dev", "there is no data set 'dev' in", marks=pytest.mark.thorough),
         ("pairs", "--fp16", "--fp16 needs a GPU"),
         ("pairs", "--bf16", "fairseq takes --bf16 and --tpu for the use of a TPU"),
         ("pairs", "BACKEND", "KERBS_BACKEND=magic: there are "),
@@ -75,7 +85,7 @@ def test_training_ends_with_a_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--path BAD/cut.pt", "cut.pt cannot be read as a checkpoint"),
+        pytest.param("--path BAD/cut.pt", "cut.pt cannot be read as a checkpoint", marks=pytest.mark.thorough),
         ("--path BAD/none.pt", "Model file not found"),
         ("--path MODEL --beam 0", "--beam 0: at least 1"),
         ("--path MODEL --gen-subset dev", "there is no data set 'dev' in"),
@@ -119,7 +129,9 @@ def test_interrupts_and_exits_are_not_explained() -> None:
     ("arguments", "line"),
     [
         ("data --arch kerbs_lstm", "fairseq-train: kerbs_lstm is of kerbs_fairseq: add --user-dir kerbs_fairseq"),
-        ("data --arch=gru_lm", "fairseq-train: --arch=gru_lm is of kerbs_fairseq: add"),
+        pytest.param(
+            "data --arch=gru_lm", "fairseq-train: --arch=gru_lm is of kerbs_fairseq: add", marks=pytest.mark.thorough
+        ),
         ("data --arch lstm --kerbs-senses 2", "fairseq-train: --kerbs-senses is of kerbs_fairseq: add"),
     ],
 )
@@ -146,7 +158,7 @@ def with_our_shim(command: list[str]) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("more", ["", "--amp"])
+@pytest.mark.parametrize("more", ["--amp", pytest.param("", marks=pytest.mark.thorough)])
 def test_a_training_without_warnings(tmp_path: Path, pairs: Path, more: str) -> None:
     command = f"fairseq-train {pairs} --user-dir {PACKAGE} {twin(SMALL_TRANSFORMER)} {QUICK} --save-dir {tmp_path}"
     done = start(f"{command} --max-update 2 --criterion kerbs_cross_entropy --kerbs-reallocate-every 0 {more}")

@@ -40,7 +40,9 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.thorough) for n in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_recipe_that_is_ended_ends_its_training(tmp_path: Path, out: Path, number: signal.Signals) -> None:
     calls = tmp_path / "calls"
     environment = {**fake(tmp_path / "bin", "fairseq-train", WAITING), "CALLS": str(calls)}
@@ -68,7 +70,9 @@ def test_a_recipe_that_is_ended_ends_its_training(tmp_path: Path, out: Path, num
     ("options", "unsaved", "message"),
     [
         (["--save-dir", "elsewhere"], "", "-- --save-dir: the recipe itself says where"),
-        (["--save-dir=elsewhere"], "", "-- --save-dir: the recipe itself says where"),
+        pytest.param(
+            ["--save-dir=elsewhere"], "", "-- --save-dir: the recipe itself says where", marks=pytest.mark.thorough
+        ),
         (["--lr", "1", "--no-save"], "", "-- --no-save: the recipe itself says where"),
         (["--disable-validation"], "yes", "fairseq-train has left no checkpoint_best.pt in"),
         (["--no-save-optimizer-state"], "", ""),

@@ -175,10 +175,11 @@ def main(argv: Optional[list[str]] = None) -> None:
         files.destination(args.output, [args.input])  # before the work
         checkpoint = schema.load(args.input, args.trust)
         saved.import_user_dir(args.user_dir)
-        if args.to_softmax:
-            state, line = to_softmax(checkpoint, args.data, args.approximate)
-        else:
-            state, line = to_kerbs(checkpoint, args.data, changes)
+        with saved.damage_is_told(checkpoint, args.data):
+            if args.to_softmax:
+                state, line = to_softmax(checkpoint, args.data, args.approximate)
+            else:
+                state, line = to_kerbs(checkpoint, args.data, changes)
         with files.replacing(args.output, [args.input]) as beside, beside.open("wb") as file:
             torch.save(state, file)  # to a path, it would not say what is wrong with the disk
         print(f"{args.output}: {line}")

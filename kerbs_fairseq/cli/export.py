@@ -152,8 +152,9 @@ def main(argv: Optional[list[str]] = None) -> None:
         checkpoint = schema.load(args.checkpoint, args.trust)
         saved.import_user_dir(args.user_dir)
         logging.getLogger("fairseq").setLevel(logging.WARNING)
-        result = export(checkpoint, args)
-        line = compared(result, args.check) if args.check else ""
+        with saved.damage_is_told(checkpoint, args.data):
+            result = export(checkpoint, args)
+            line = compared(result, args.check) if args.check else ""
         with files.replacing(args.output, [args.checkpoint]) as beside:
             save(result, beside)
         print(f"{args.output}: {args.output.stat().st_size / 2**20:.1f} MB, beam {args.beam}")

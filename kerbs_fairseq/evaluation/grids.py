@@ -1,6 +1,5 @@
 """Values that are tried for every cell: rates by validation loss, length penalties by BLEU on the validation set."""
 
-import json
 import math
 import os
 import re
@@ -12,7 +11,7 @@ from typing import Optional
 from kerbs_fairseq.evaluation.runs import SCORES
 from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import read_text
+from kerbs_fairseq.runs.files import read_json, read_text
 
 DIVERGED = "diverged"  # an empty file beside the log of such a training
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
@@ -75,8 +74,8 @@ def best_lenpen(run: Path, lenpens: Sequence[str]) -> tuple[str, float]:
     for lenpen in lenpens:
         path = lenpen_folder(run, lenpen) / SCORES
         try:
-            scores[lenpen] = float(json.loads(read_text(path))["bleu"])
-        except (ValueError, KeyError):
+            scores[lenpen] = float(read_json(path)["bleu"])
+        except (ValueError, KeyError, TypeError):
             raise UserError(f"{path} is broken: remove it, and evaluate again") from None
     best = max(scores, key=lambda lenpen: scores[lenpen])
     return best, scores[best]

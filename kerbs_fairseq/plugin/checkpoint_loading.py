@@ -8,6 +8,8 @@ from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.runs.checkpoint import HEAD, MODEL, VECTORS
 from kerbs_fairseq.runs.errors import UserError, reason
 
+LAST = "checkpoint_last.pt"  # fairseq's default of --restore-file, which need not be there
+
 
 def install() -> None:
     """Around fairseq's own functions: without it a bad checkpoint ends in a traceback, or in a sentence of fairseq's
@@ -54,12 +56,22 @@ def known_to_the_model(load: Any) -> Any:
                 if isinstance(error.__context__, UserError):  # fairseq puts a sentence of its own over any error
                     raise error.__context__ from None
                 raise
+        if extra_state is None and restore_file_of(self.cfg) != LAST:
+            refuse(
+                f"--restore-file {filename} is not there: give the file of a checkpoint, or leave the option out to "
+                "start from nothing or from checkpoint_last.pt in --save-dir"
+            )
         hook = getattr(getattr(self.model, "decoder", None), "update_hook", None)
         if extra_state is None and hook is not None:
             pretrained.check_used(hook.given)
         return extra_state
 
     return load_checkpoint
+
+
+def restore_file_of(cfg: Any) -> str:
+    """What the user asked to go on from; :data:`LAST` if nothing."""
+    return getattr(getattr(cfg, "checkpoint", None), "restore_file", LAST)
 
 
 def without_senses(load: Any) -> Any:

@@ -12,7 +12,7 @@ import warnings
 from importlib import metadata
 from typing import Any, Callable, NamedTuple, Optional
 
-from kerbs_fairseq.plugin import fairseq_messages, whole_checkpoints
+from kerbs_fairseq.plugin import ended_trainings, fairseq_messages, whole_checkpoints
 from kerbs_fairseq.plugin.refusal import refuse
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
@@ -242,7 +242,7 @@ FIXES = (
         _always,
         _explain_adaptive_loss,
     ),
-    *(Fix(*fix) for fix in (*fairseq_messages.FIXES, *whole_checkpoints.FIXES)),
+    *(Fix(*fix) for fix in (*fairseq_messages.FIXES, *whole_checkpoints.FIXES, *ended_trainings.FIXES)),
 )
 
 

@@ -15,7 +15,7 @@ from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.mixture_of_softmaxes import MOS_INITS
 from kerbs_fairseq.plugin.refusal import refuse
 
-START_SPLITS = ("noise", "contexts")
+START_SPLITS = ("auto", "noise", "contexts")
 
 # What an option is if it is not given, by --kerbs-preset.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -121,10 +121,10 @@ class KerbsOptions(FairseqDataclass):
         },
     )
     kerbs_start_split: ChoiceEnum(START_SPLITS) = field(  # type: ignore[valid-type]
-        default="noise",
+        default="auto",
         metadata={
             "help": "there: the senses of a word part at random (noise), or towards clusters of the contexts that the "
-            "word has in the training data (contexts)"
+            "word has in the training data (contexts); auto: contexts where there are training data"
         },
     )
     kerbs_chunk: int = field(
@@ -205,7 +205,7 @@ class StartOptions(NamedTuple):
         noise, split = args.kerbs_start_noise, str(args.kerbs_start_split)
         if noise is not None and not 0 <= noise < float("inf"):
             refuse(f"--kerbs-start-noise {noise:g}: it must be 0 or more")
-        if noise == 0 and split != "noise":
+        if noise == 0 and split == "contexts":
             refuse(f"--kerbs-start-split {split} has no effect with --kerbs-start-noise 0: leave it out")
         return cls(noise, split, args.kerbs_seed + 1)
 

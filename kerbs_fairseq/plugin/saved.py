@@ -3,9 +3,10 @@
 fairseq loads a file and runs what is in it; here the settings come from a :class:`Checkpoint` that was read safely.
 """
 
+import contextlib
 import math
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -15,7 +16,7 @@ from omegaconf import OmegaConf, open_dict
 
 from kerbs_fairseq.plugin.starting import batches
 from kerbs_fairseq.runs.checkpoint import Checkpoint
-from kerbs_fairseq.runs.errors import UserError, told
+from kerbs_fairseq.runs.errors import UserError, reason, told
 
 
 class Built(NamedTuple):
@@ -29,6 +30,20 @@ class Built(NamedTuple):
     def split(self) -> str:
         """The first validation set."""
         return str(self.cfg.dataset.valid_subset).split(",")[0]
+
+
+@contextlib.contextmanager
+def damage_is_told(checkpoint: Checkpoint, data: Path) -> Iterator[None]:
+    """Turn what fairseq and torch raise over a model or data that are damaged, or of something else, into a line."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{checkpoint.path} and --data {data} do not fit each other, or one of them is damaged "
+            f"({type(error).__name__}: {reason(error)})"
+        ) from None
 
 
 def import_user_dir(folder: Optional[Path]) -> None:

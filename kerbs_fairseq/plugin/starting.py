@@ -145,7 +145,7 @@ def directions_for(decoder: Any, base: Tensor, data: Data) -> Tensor:
     words = table.sense_to_word.cpu()
     weight = torch.zeros(table.n_words, base.size(1))
     weight[words] = base.float().cpu()
-    if options.split == "noise":
+    if options.split == "noise" or (options.split == "auto" and data.training is None):
         return from_softmax.noise(weight, words, options.seed).to(base)
     if data.training is None:
         refuse("--kerbs-start-split contexts needs a training set: give the data folder")

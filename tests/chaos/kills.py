@@ -104,7 +104,7 @@ def until_the_end(data: Path, folder: Path, wanted: int, chance: random.Random) 
         after = training.saved(folder).get("checkpoint_last.pt") or 0 if folder.exists() else 0  # raises if damaged
         assert after >= before, "a checkpoint was lost"
         if code == 0:
-            break
+            return kills  # it has come to its end before the kill
         kills.append(Kill(kind, after, half_written(folder, watch, after)))
         rest = "; it has left something half-done" if kills[-1].half_written else ""
         print(f"  killed at {kind}; the last checkpoint has {after} updates{rest}", flush=True)
