@@ -48,8 +48,9 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def commands(made: Path) -> list[tuple[Any, list[object], Path]]:
     data, fewer = ["--data", made / "data"], ["--beam", 1, "--max-len-b", 3]
+    noise = ["--kerbs-start-split", "noise"]  # without the training set
     return [
-        (convert.main, [made / "softmax.pt", made / "out.pt", *data], made / "out.pt"),
+        (convert.main, [made / "softmax.pt", made / "out.pt", *data, *noise], made / "out.pt"),
         (convert.main, [made / "kerbs.pt", made / "out.pt", *data, "--to-softmax", "--approximate"], made / "out.pt"),
         (export.main, [made / "kerbs.pt", "-o", made / "out.ts", *data, *fewer, "--check", "valid"], made / "out.ts"),
     ]
