@@ -4,6 +4,7 @@ So they are moved apart before the first update, by noise or towards clusters of
 says what that costs on the validation data.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
@@ -145,11 +146,15 @@ def directions_for(decoder: Any, base: Tensor, data: Data) -> Tensor:
     words = table.sense_to_word.cpu()
     weight = torch.zeros(table.n_words, base.size(1))
     weight[words] = base.float().cpu()
-    if options.split == "noise" or (options.split == "auto" and data.training is None):
-        return from_softmax.noise(weight, words, options.seed).to(base)
-    if data.training is None:
+    training = None
+    if options.split != "noise" and data.training is not None:
+        with contextlib.suppress(FileNotFoundError):  # a folder without a training set
+            training = data.training()
+    if training is None and options.split == "contexts":
         refuse("--kerbs-start-split contexts needs a training set: give the data folder")
-    features, targets = data.training().contexts()
+    if training is None:
+        return from_softmax.noise(weight, words, options.seed).to(base)
+    features, targets = training.contexts()
     parts = from_softmax.along_contexts(weight, words, features.float().cpu(), targets.cpu(), options.seed)
     n = torch.bincount(words, minlength=table.n_words)[words]
     change = (parts.share * n).log() / table.bias_rate  # from equal shares
