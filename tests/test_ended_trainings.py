@@ -1,6 +1,5 @@
 """Trainings that have come to their end and are started again, and checkpoints to go on from that are not there."""
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -57,13 +56,14 @@ def test_epochs_are_counted_before_they_begin(pairs: Path, tmp_path: Path) -> No
     assert tree(tmp_path) == before
 
 
-def test_a_missing_restore_file_is_refused(pairs: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_missing_restore_file_is_refused(pairs: Path, tmp_path: Path) -> None:
     (tmp_path / "folder.pt").mkdir()
-    os.remove(finished / "checkpoint_last.pt")
-    for path in (tmp_path / "none.pt", tmp_path / "folder.pt", finished / "checkpoint_last.pt"):
-        command = f"fairseq-train {pairs} --user-dir {PACKAGE} {SMALL_TRANSFORMER} {QUICK} --save-dir {tmp_path}/save"
+    command = f"fairseq-train {pairs} --user-dir {PACKAGE} {SMALL_TRANSFORMER} {QUICK} --save-dir {tmp_path}/save"
+    for path in (tmp_path / "none.pt", tmp_path / "folder.pt"):
         done = start(f"{command} --max-update 2 --restore-file {path}")
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert f"kerbs_fairseq: --restore-file {path} is not there" in done.stderr.splitlines()[-1]
         assert not [*(tmp_path / "save").glob("*.pt")]
+    # a script that begins a training and goes on with it names the last checkpoint before there is one
+    assert start(f"{command} --max-update 1 --restore-file {tmp_path}/save/checkpoint_last.pt").returncode == 0

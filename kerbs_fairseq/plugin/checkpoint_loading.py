@@ -1,6 +1,7 @@
 """Where fairseq loads checkpoints: what is wrong with one is said in a line, and a start from a softmax is seen to."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 from kerbs_fairseq.plugin import pretrained
@@ -8,7 +9,7 @@ from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.runs.checkpoint import HEAD, MODEL, VECTORS
 from kerbs_fairseq.runs.errors import UserError, reason
 
-LAST = "checkpoint_last.pt"  # fairseq's default of --restore-file, which need not be there
+LAST = "checkpoint_last.pt"  # which need not be there: scripts that start a training and go on with it name it
 
 
 def install() -> None:
@@ -56,7 +57,7 @@ def known_to_the_model(load: Any) -> Any:
                 if isinstance(error.__context__, UserError):  # fairseq puts a sentence of its own over any error
                     raise error.__context__ from None
                 raise
-        if extra_state is None and restore_file_of(self.cfg) != LAST:
+        if extra_state is None and Path(restore_file_of(self.cfg)).name != LAST:
             refuse(
                 f"--restore-file {filename} is not there: give the file of a checkpoint, or leave the option out to "
                 "start from nothing or from checkpoint_last.pt in --save-dir"
