@@ -25,6 +25,15 @@ def install() -> None:
     BaseFairseqModel.load_state_dict = without_senses(BaseFairseqModel.load_state_dict)
 
 
+def unreadable(path: str, error: BaseException) -> str:
+    """What to do about a file that is no checkpoint."""
+    return (
+        f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)}): it is damaged or something "
+        "else. Give another one with --restore-file (fairseq-train) or --path; there may be a checkpoint_best.pt, or "
+        "one of an earlier epoch or update, beside it"
+    )
+
+
 def explained_load(load: Any) -> Any:
     """``load_checkpoint_to_cpu``, which refuses a file that is no checkpoint."""
 
@@ -35,7 +44,7 @@ def explained_load(load: Any) -> Any:
         except (UserError, FileNotFoundError):
             raise
         except Exception as error:  # whatever unpickling a file that is none may raise
-            refuse(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)})")
+            refuse(unreadable(path, error))
         if not isinstance(state, dict) or not isinstance(state.get(MODEL), dict):
             refuse(f"{path} is not a fairseq checkpoint: it has no model")
         return state

@@ -52,11 +52,9 @@ def about_checkpoints(error: BaseException, path: list[Call]) -> Optional[str]:
     """A file that is no checkpoint, or that of another model."""
     reading = through(path, "fairseq.checkpoint_utils", "load_checkpoint_to_cpu")
     if reading is not None:
-        return (
-            f"{reading['path']} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)}): it is "
-            "damaged or something else. Give another one with --restore-file (fairseq-train) or --path; there may be a "
-            "checkpoint_best.pt, or one of an earlier epoch or update, beside it"
-        )
+        from kerbs_fairseq.plugin.checkpoint_loading import unreadable  # imports torch, which may be too old
+
+        return unreadable(reading["path"], error)
     restoring = through(path, "fairseq.trainer", "load_checkpoint")
     if restoring is not None:
         first: BaseException = error.__context__ or error
