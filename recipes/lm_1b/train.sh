@@ -8,7 +8,7 @@
 #           one of its parts: kerbs-nokernel, kerbs-onesense, kerbs-static (no dynamic allocation), kerbs-nobias
 #           CELL+NAME is a variant, which is kept apart: -- has the options that make it one
 # Options:  --scale paper|small   512 features (the paper does not say), until validation stops improving; or the sizes
-#                                 of docs/protocol.md, for a laptop, and a fixed number of updates, --updates 3000
+#                                 of docs/protocol.md, for a laptop, and a fixed number of updates, --updates 2600
 #           -- OPTION...          for fairseq-train, stronger than what stands here: -- --fp16 --kerbs-senses 2
 # Started again, it goes on from the last checkpoint; a model that is finished is skipped.
 # The paper's rate of 1.0 is one for SGD, not for Adam, which it names: -- --optimizer sgd --lr 1.0 has it.
@@ -36,7 +36,7 @@ else
     softmax-features) features=192 ;;
     softmax-model) embed=148 hidden=296 features=148 ;;
   esac
-  UPDATES=${UPDATES:-3000}
+  UPDATES=${UPDATES:-2600}
   options=(--dropout 0.3 --clip-norm 1 --lr 6e-3 --max-tokens 2000)
   schedule=(--lr-scheduler polynomial_decay --warmup-updates $((UPDATES / 10)) --total-num-update "$UPDATES")
 fi
