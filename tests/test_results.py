@@ -1,7 +1,10 @@
 """Statistics over seeds, what BLEU does not say, results as JSON, and the documentation's tables made from them."""
 
+import io
 import json
 import math
+import shutil
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -200,6 +203,78 @@ def test_the_corpus_of_this_machine_is_not_named(out: Path) -> None:
     assert data_of(out) == ""
     (out / "binary" / ".settings").write_text("/a/b/lm1b --cut 1,2,3 raw 4000\n")
     assert data_of(out) == "lm1b --cut 1,2,3 raw 4000"
+
+
+# --- runs kept for another machine
+
+
+def test_kept_runs_are_restored_elsewhere(evaluated: Path, tmp_path: Path, capsys) -> None:
+    for folder in evaluated.glob("runs/*/seed_*"):
+        (folder / "trained").touch()
+        (folder / "checkpoint_best.pt").write_text("large")
+        (folder / "train.log").write_text("start\nx | valid | {}\n")
+    for rate, bits in (("0.02", "4.5"), ("0.01", "3.5"), ("0.1", "nan")):
+        trial = evaluated / "runs" / f"seq2seq-kerbs+lr{rate}" / "seed_1"
+        trial.mkdir(parents=True)
+        (trial / ("diverged" if bits == "nan" else "trained")).touch()
+        (trial / "train.log").write_text(f'x | valid | {{"valid_loss": "{bits}", "valid_num_updates": "5"}}\n')
+    unfinished = evaluated / "runs" / "seq2seq-mos" / "seed_4"
+    unfinished.mkdir()
+    lenpen = evaluated / "runs" / "seq2seq-kerbs" / "seed_1" / "valid_lenpen_1.4"
+    lenpen.mkdir()
+    (lenpen / "scores.json").write_text('{"bleu": 3.0}')
+    to = tmp_path / "results"
+    collect = ["collect", "dialog_dailydialog", str(evaluated), "--name", "dialog", "--to", str(to)]
+    command.main(collect)
+    first = (to / "dialog.tar.xz").read_bytes()
+    command.main(collect)
+    assert (to / "dialog.tar.xz").read_bytes() == first, "nothing changes where no run was added"
+
+    other = tmp_path / "other"
+    shutil.copytree(evaluated, other, ignore=shutil.ignore_patterns("runs"))
+    (other / "binary" / ".settings").write_text("/elsewhere/dailydialog raw 4000\n")
+    mine = other / "runs" / "seq2seq-mos" / "seed_2"
+    mine.mkdir(parents=True)
+    (mine / "trained").write_text("here")
+    capsys.readouterr()
+    command.main(["restore", str(to / "dialog.tar.xz"), str(other)])
+    assert "11 runs restored, without their models; 1 were there before" in capsys.readouterr().out
+    assert (mine / "trained").read_text() == "here"
+    assert not list(other.glob("runs/*/*/*.pt"))
+    assert not unfinished.relative_to(evaluated).exists()
+    assert (other / lenpen.relative_to(evaluated) / "scores.json").is_file()
+    assert (other / "runs" / "seq2seq-kerbs" / "seed_1" / "train.log").read_text() == "x | valid | {}\n"
+    theirs, ours = (gather("dialog", "dialog_dailydialog", out)["cells"] for out in (evaluated, other))
+    assert ours["seq2seq-kerbs"] == theirs["seq2seq-kerbs"], "also what depends on every sentence"
+    assert ours["seq2seq-kerbs"]["rates"] == {"0.01": 3.5, "0.02": 4.5}
+
+
+def test_archives_that_cannot_be_restored(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.tar.xz").write_text("no archive")
+    (tmp_path / "other.tar.xz").write_bytes(archive_of({"x": b"y"}))
+    (tmp_path / "data.tar.xz").write_bytes(archive_of({"data": b"lm1b 4000", "runs/gru-kerbs/seed_1/trained": b""}))
+    for name, message in (
+        ("none", "cannot be unpacked"),
+        ("text", "cannot be unpacked"),
+        ("other", "is not an archive that kerbs-evaluate collect wrote"),
+        ("data", r"runs on other data \(lm1b 4000\) than"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            command.main(["restore", str(tmp_path / f"{name}.tar.xz"), str(out)])
+    with pytest.raises(SystemExit, match="is not a directory"):
+        command.main(["restore", str(tmp_path / "data.tar.xz"), str(tmp_path / "nowhere")])
+    assert sorted(path.name for path in out.iterdir()) == ["binary", "text"], "nothing is left behind"
+
+
+def archive_of(files: dict[str, bytes]) -> bytes:
+    """A compressed tar archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:xz") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 # --- tables

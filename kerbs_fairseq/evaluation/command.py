@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
+from kerbs_fairseq.evaluation.kept import SUFFIX, keep, restore
 from kerbs_fairseq.evaluation.pages import fill
 from kerbs_fairseq.evaluation.paper import TASKS, VARIANT, Task
 from kerbs_fairseq.evaluation.results import compare, gather, measure_of, read_results, write_results
@@ -91,6 +92,15 @@ def collect(args: argparse.Namespace) -> None:
         raise UserError(f"{args.out} has no evaluated models")
     path = write_results(results, args.to)
     print(f"{path}: {sum(len(cell['seeds']) for cell in results['cells'].values())} models")
+    keep(args.out, args.to / f"{name}{SUFFIX}")
+
+
+def restore_runs(args: argparse.Namespace) -> None:
+    """Finished runs of another machine, so that kerbs-table continues after them."""
+    if not args.out.is_dir():
+        raise UserError(f"{args.out} is not a directory: run the recipe's prepare.sh --out {args.out} first")
+    restored, before = restore(args.archive, args.out)
+    print(f"{args.out}/runs: {restored} runs restored, without their models; {before} were there before")
 
 
 def pages(args: argparse.Namespace) -> None:
@@ -118,7 +128,11 @@ def parser() -> argparse.ArgumentParser:
         ("score", score, "score the outputs of one model; writes scores.json beside it"),
         ("compare", compare_runs, "compare models with the first one: paired bootstrap, outputs side by side"),
         ("table", table, "the table of all evaluated models, as Markdown"),
-        ("collect", collect, "write the results of all evaluated models into one small JSON file"),
+        (
+            "collect",
+            collect,
+            "write the results of all evaluated models into a JSON file, their outputs beside it",
+        ),
     ):
         made = commands.add_parser(name, help=text, description=text)
         made.add_argument("task", choices=sorted(TASKS), help="recipe")
@@ -135,6 +149,11 @@ def parser() -> argparse.ArgumentParser:
             made.add_argument("--to", type=Path, default=Path("docs/results"), help="folder of the file (docs/results)")
             made.add_argument("--name", help="name of the file, without .json (that of OUT)")
             made.add_argument("--corpus", help="how tables call the corpus (as the paper's)")
+    text = "put runs that `collect` has kept below OUT, so that kerbs-table continues after them"
+    made = commands.add_parser("restore", help=text, description=text)
+    made.add_argument("archive", type=Path, help=f"such as docs/results/lm_1b{SUFFIX}")
+    made.add_argument("out", type=Path, help="folder that the recipe works in, with the same data prepared")
+    made.set_defaults(run_command=restore_runs)
     text = "bring the tables of pages up to date, between <!-- results: NAME --> and <!-- end of results -->"
     made = commands.add_parser("pages", help=text, description=text)
     made.add_argument("pages", type=Path, nargs="+", help="files in Markdown")

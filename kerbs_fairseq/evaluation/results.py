@@ -1,5 +1,6 @@
 """All that a table needs of the evaluated runs of a recipe, as data that is kept in a small JSON file."""
 
+import glob
 import json
 import math
 import re
@@ -10,6 +11,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from kerbs_fairseq.evaluation.grids import NUMBER, has_ended, loss_of, variant
 from kerbs_fairseq.evaluation.paper import TASKS, Task, baseline_of
 from kerbs_fairseq.evaluation.runs import Run, all_runs, references, statistics
 from kerbs_fairseq.evaluation.scores import Array, Perplexity
@@ -44,6 +46,7 @@ def gather(name: str, task_name: str, out: Path, corpus: str = "") -> dict[str, 
         baseline = of_cell.get(baseline_of(cell), []) if cell != baseline_of(cell) else []
         cells[cell] = {
             **commands_of(found, name, task_name),
+            "rates": tried_rates(out, cell),
             "seeds": {str(run.seed): numbers(run.scores or {}) for run in found},
             "against_softmax": against(task, found, baseline, judged),
         }
@@ -97,6 +100,17 @@ def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
     if any(one != found[0] for one in found):
         raise UserError(f"{runs[0].folder.parent}: its seeds were made with different options: remove some of them")
     return found[0]
+
+
+def tried_rates(out: Path, cell: str) -> dict[str, float]:
+    """The best validation loss of each rate that was tried for a cell; none for a rate that diverged."""
+    prefix = variant(cell, "")
+    losses = {}
+    for folder in out.glob(f"runs/{glob.escape(prefix)}*/seed_*"):
+        rate = folder.parent.name.removeprefix(prefix)
+        if NUMBER.fullmatch(rate) and has_ended(folder):
+            losses[rate] = loss_of(folder)
+    return numbers(dict(sorted(losses.items(), key=lambda pair: float(pair[0]))))
 
 
 def text_of(path: Path) -> Optional[str]:

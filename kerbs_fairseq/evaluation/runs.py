@@ -187,7 +187,7 @@ def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
         **of_training(run),
         "versions": versions(),
     }
-    run.write(scores, NLL, [repr(loss) for loss in nll])
+    run.write(scores, NLL, [f"{loss:.4f}" for loss in nll])  # four digits: a hundred runs are kept in an archive
     return scores
 
 
