@@ -30,9 +30,9 @@ class Clock:
     def __call__(self, name: str, part: Callable[[], Any]) -> Any:
         """Run ``part`` and keep its time."""
         began = time.perf_counter()
-        found = part()
+        result = part()
         self.times.setdefault(name, []).append(time.perf_counter() - began)
-        return found
+        return result
 
     def median(self, name: str) -> float:
         """In seconds, the first time left out."""

@@ -30,10 +30,10 @@ def score(args: argparse.Namespace) -> None:
         raise UserError(f"{run.folder} is no folder: train the model first")
     scorer = TASKS[args.task].scorer
     if isinstance(scorer, Bleu):
-        found = evaluate_bleu(run, args.out, scorer.order, args.subset)
+        scores = evaluate_bleu(run, args.out, scorer.order, args.subset)
     else:
-        found = evaluate_ppl(run, args.out)
-    print(f"{run.folder}: {json.dumps(found)}")
+        scores = evaluate_ppl(run, args.out)
+    print(f"{run.folder}: {json.dumps(scores)}")
 
 
 def compare_runs(args: argparse.Namespace) -> None:
@@ -51,10 +51,10 @@ def compare_runs(args: argparse.Namespace) -> None:
         if run.seed != baseline.seed:
             print(f"{run.cell} has another seed than {baseline.cell}: not compared")
             continue
-        found = compare(task, [statistics(run, task.scorer, wanted)], [of_baseline])
+        comparison = compare(task, [statistics(run, task.scorer, wanted)], [of_baseline])
         print(
-            f"{run.cell} against {baseline.cell}: {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}], "
-            f"one-sided p {found.p:.3f} (paired bootstrap)"
+            f"{run.cell} against {baseline.cell}: {comparison.difference:+.2f} "
+            f"[{comparison.low:+.2f}, {comparison.high:+.2f}], one-sided p {comparison.p:.3f} (paired bootstrap)"
         )
     if task.measure != "PPL":
         samples(args, task, runs, wanted)

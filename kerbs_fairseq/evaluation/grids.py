@@ -21,10 +21,10 @@ def values_of(text: Optional[str], option: str) -> list[str]:
     """0.001,0.002,0.004 as it was written, each once; none if the option was not given."""
     if text is None:
         return []
-    found = list(dict.fromkeys(text.split(",")))
-    if not all(NUMBER.fullmatch(value) for value in found):
+    values = list(dict.fromkeys(text.split(",")))
+    if not all(NUMBER.fullmatch(value) for value in values):
         raise UserError(f"{option} {text}: numbers with commas between them")
-    return found
+    return values
 
 
 def variant(cell: str, rate: str) -> str:

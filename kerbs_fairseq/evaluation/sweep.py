@@ -178,7 +178,7 @@ class Sweep:
         with self.lock:
             self.left -= not done_before
             try:
-                found = "" if problem else result()
+                scores = "" if problem else result()
             except UserError as broken:
                 problem = f"    {broken}"
             if problem:
@@ -188,14 +188,14 @@ class Sweep:
                 self.seconds.append(time.monotonic() - began)
                 mean = sum(self.seconds) / len(self.seconds)
                 say(
-                    f"{name}: {found}, {self.seconds[-1] / 60:.1f} min; {self.left} to go, about "
+                    f"{name}: {scores}, {self.seconds[-1] / 60:.1f} min; {self.left} to go, about "
                     f"{mean * self.left / self.jobs / 60:.0f} min"
                 )
 
     def scores(self, cell: str, seed: int) -> str:
         """Of a run, in short."""
-        found = Run(self.folder(cell, seed)).scores or {}
-        return ", ".join(f"{name} {found[name]:.2f}" for name in ("bleu", "ppl") if name in found)
+        scores = Run(self.folder(cell, seed)).scores or {}
+        return ", ".join(f"{name} {scores[name]:.2f}" for name in ("bleu", "ppl") if name in scores)
 
     def call(self, script: str, cell: str, seed: int, name: str, options: Sequence[str]) -> str:
         """Run a script and show each validation; the end of what it printed if it fails, or nothing."""

@@ -30,12 +30,12 @@ class Call(NamedTuple):
 
 def calls(traceback: Optional[TracebackType]) -> list[Call]:
     """From the outermost to the innermost."""
-    found = []
+    frames = []
     while traceback is not None:
         frame = traceback.tb_frame
-        found.append(Call(frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_locals))
+        frames.append(Call(frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_locals))
         traceback = traceback.tb_next
-    return found
+    return frames
 
 
 def through(path: list[Call], module: str, function: str) -> Optional[dict[str, Any]]:

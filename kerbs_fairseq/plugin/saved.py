@@ -120,9 +120,11 @@ def perplexity(built: Built) -> float:
         output = built.model(**sample["net_input"])
         target = built.model.get_targets(sample, output)
         log_probs = built.model.get_normalized_probs(output, log_probs=True, sample=sample)
-        found = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target.ne(built.task.target_dictionary.pad())]
-        total -= float(found.double().sum())
-        tokens += found.numel()
+        of_targets = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)[
+            target.ne(built.task.target_dictionary.pad())
+        ]
+        total -= float(of_targets.double().sum())
+        tokens += of_targets.numel()
     return math.exp(total / max(tokens, 1))
 
 

@@ -227,15 +227,17 @@ def _other_format(path: Path, what: str) -> NoReturn:
 
 def parameters(model: dict[str, Any]) -> int:
     """How many numbers of a model's state are learned; a table that layers share counts once, also if saved twice."""
-    found: dict[int, Tensor] = {}
+    distinct: dict[int, Tensor] = {}
     for name, value in model.items():
         if not torch.is_tensor(value) or not value.is_floating_point() or NOT_LEARNED.search(name):
             continue
         # half precision and GPUs save a shared table as two; two matrices of many values are not equal by chance
-        same = (other for other in found.values() if value.dim() == 2 and other.shape == value.shape)
-        if value.data_ptr() not in found and not any(torch.equal(value, other) and value.std() > 0 for other in same):
-            found[value.data_ptr()] = value
-    return sum(value.numel() for value in found.values())
+        same = (other for other in distinct.values() if value.dim() == 2 and other.shape == value.shape)
+        if value.data_ptr() not in distinct and not any(
+            torch.equal(value, other) and value.std() > 0 for other in same
+        ):
+            distinct[value.data_ptr()] = value
+    return sum(value.numel() for value in distinct.values())
 
 
 def fingerprint(symbols: Iterable[str]) -> int:
