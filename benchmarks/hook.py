@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from fairseq.optim.adam import FairseqAdam
 
-import kerbs_fairseq  # noqa: F401  (mends fairseq)
+import kerbs_fairseq  # noqa: F401  (patches fairseq)
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin.options import PRESETS, KerbsOptions, resolve
 from kerbs_fairseq.plugin.update_hook import UpdateHook

@@ -1,8 +1,9 @@
 """``python -m benchmarks.layer``: time of output layers, forward and backward, as ratios to a softmax over the words.
 
-Words are as frequent as in a text (the i-th word has a share of 1/i), senses are dealt by frequency. ``--checkpoint``
-takes the norms of vectors, θ and biases from a trained KerBS model, sampled until the vocabulary has the wanted size;
-directions are random, and features have the norm 13, as in a trained model. ``--grow`` varies one size after the other.
+Words are as frequent as in a text (the i-th word has a share of 1/i), senses are allocated by frequency.
+``--checkpoint`` takes the norms of vectors, θ and biases from a trained KerBS model, sampled until the vocabulary has
+the wanted size; directions are random, and features have the norm 13, as in a trained model. ``--grow`` varies one size
+after the other.
 """
 
 import argparse

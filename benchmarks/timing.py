@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
         "cpu": model or platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "simd": torch.backends.cpu.get_cpu_capability(),
-        "passes": "compiled" if native().library else f"plain: {native().reason}",
+        "backend": "compiled" if native().library else f"plain: {native().reason}",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "cuda": torch.version.cuda or torch.version.hip or "",
         "triton": requirements.version_of("triton") or "",

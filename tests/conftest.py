@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from kerbs_fairseq.demo.write import Sizes, write_corpus
 
-settings.register_profile("whatever the machine", deadline=None)  # a time is no test: others may be at work
+settings.register_profile("whatever the machine", deadline=None)  # no deadlines: other processes may be at work
 settings.load_profile("whatever the machine")
 configs.install()
 torch.set_num_threads(1)  # the tests themselves run in parallel; with more: test_threads.py

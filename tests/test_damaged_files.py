@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 import pytest
 import raw_corpora
 import torch
-from made_up_runs import JSON_LOG, MOVES, checkpoint, dictionary_folder
+from synthetic_runs import JSON_LOG, MOVES, checkpoint, dictionary_folder
 
 from kerbs_fairseq.cli import average
 from kerbs_fairseq.corpora import command as corpus

@@ -223,7 +223,7 @@ def test_a_training_in_which_senses_never_move_says_so_once(
     trainer(prepare(pairs, "lstm", f"--arch kerbs_lstm --criterion kerbs_cross_entropy --optimizer adam {options}"))
     said = [record.getMessage() for record in caplog.records if "never move" in record.getMessage()]
     assert len(said) == (reason is not None)
-    assert reason is None or (reason in said[0] and "or say --kerbs-reallocate-every 0" in said[0])
+    assert reason is None or (reason in said[0] and "or use --kerbs-reallocate-every 0" in said[0])
 
 
 @pytest.mark.parametrize(("option", "unit"), [("", "per token, nll_loss too"), ("--sentence-avg", "per sentence, nll")])

@@ -28,7 +28,7 @@ def write(path: Path, lines: list[str]) -> Path:
 
 
 def study(folder: Path, items: int = 8, sets: int = 6, raters: int = 3, options: str = "") -> Path:
-    """A made-up study; every fourth item has the same response from the last two systems."""
+    """A synthetic study; every fourth item has the same response from the last two systems."""
     write(folder / "source", [f"question {i}" for i in range(items)])
     for place in range(len(NAMES)):
         responses = [f"answer {i} {min(place, 1) if i % 4 == 0 else place}" for i in range(items)]

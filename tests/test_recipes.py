@@ -132,7 +132,7 @@ def test_help_and_unknown_options(recipe: str) -> None:
     assert "--out needs a value" in refusal(f"{recipe}/prepare.sh", "--out")
     for number in ("many", "08", "0"):
         assert "a whole number from 1 on" in refusal(f"{recipe}/prepare.sh", "--size", number)
-    assert "--raw is no folder" in refusal(f"{recipe}/prepare.sh", "--raw", "missing")
+    assert "--raw is not a directory" in refusal(f"{recipe}/prepare.sh", "--raw", "missing")
     assert "raw, moses or words" in refusal(f"{recipe}/prepare.sh", "--tokens", "mosses")
 
 
@@ -227,7 +227,7 @@ def test_the_archive_of_dialogs_is_unpacked(tmp_path: Path, broken: bool) -> Non
     done = started(RECIPES / "dialog_dailydialog" / "prepare.sh", "--out", out, "--size", 80, **environment)
     assert (done.returncode == 0) != broken, done.stderr
     assert (out / "binary").is_dir() != broken
-    assert (out / "raw").is_dir() != broken, "a part that cannot be read is no corpus"
+    assert (out / "raw").is_dir() != broken, "a part that cannot be read is not a corpus"
 
 
 def copied(folder: Path) -> Path:

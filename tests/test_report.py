@@ -11,7 +11,7 @@ import pytest
 import torch
 from commands import start
 from inprocess import LANGUAGE_MODELS, batch, prepare, trainer
-from made_up_runs import JSON_LOG, MOVES, WORDS, checkpoint, dictionary_folder
+from synthetic_runs import JSON_LOG, MOVES, WORDS, checkpoint, dictionary_folder
 
 from kerbs_fairseq.inspection import findings
 from kerbs_fairseq.inspection.contexts import Reader
@@ -32,7 +32,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def made_up(tmp_path: Path, data: Path) -> Path:
+def synthetic(tmp_path: Path, data: Path) -> Path:
     (tmp_path / "run").mkdir()
     return checkpoint(tmp_path / "run" / "checkpoint.pt", data)
 
@@ -48,12 +48,12 @@ def softmax(path: Path, **more: Any) -> Path:
 # --- runs
 
 
-def test_scores_settings_and_parameters(tmp_path: Path, made_up: Path) -> None:
-    (made_up.parent / "scores.json").write_text(
+def test_scores_settings_and_parameters(tmp_path: Path, synthetic: Path) -> None:
+    (synthetic.parent / "scores.json").write_text(
         '{"bleu": 27.123456, "signature": "nrefs:1|tok:13a", "parameters": 9, "valid_ppl": null}'
     )
     plain = softmax(tmp_path / "plain" / "checkpoint.pt")
-    kerbs, stock = gather([made_up, plain])
+    kerbs, stock = gather([synthetic, plain])
     assert kerbs.scores == {"bleu": "27.12", "signature": "nrefs:1|tok:13a"}
     assert (kerbs.name, kerbs.head, stock.name, stock.head) == ("run", "KerBS", "plain", "softmax")
     assert stock.parameters == 20  # a shared table counts once
@@ -72,37 +72,37 @@ def test_scores_settings_and_parameters(tmp_path: Path, made_up: Path) -> None:
     assert kerbs.settings["kerbs-senses"] == "2.0"
 
 
-def test_moves_are_found_where_they_moved_with_the_checkpoint(made_up: Path) -> None:
-    state = torch.load(made_up, weights_only=False)
+def test_moves_are_found_where_they_moved_with_the_checkpoint(synthetic: Path) -> None:
+    state = torch.load(synthetic, weights_only=False)
     state["cfg"]["model"]["kerbs_move_log"] = "/elsewhere/moves.tsv"
-    torch.save(state, made_up)
-    (made_up.parent / "moves.tsv").write_text(MOVES + "10\t4\tthe\tbank\t0\t-1\n90\t4\tbank\tthe\t0\t-1\n")
-    (run,) = gather([made_up])
+    torch.save(state, synthetic)
+    (synthetic.parent / "moves.tsv").write_text(MOVES + "10\t4\tthe\tbank\t0\t-1\n90\t4\tbank\tthe\t0\t-1\n")
+    (run,) = gather([synthetic])
     assert run.history.moves == [(10, "the", "bank")]  # the checkpoint is of update 70
 
 
 @pytest.mark.parametrize("source", ["none", "log", "table"])
-def test_moves_of_a_model_that_this_run_began_with_are_not_its_own(made_up: Path, source: str) -> None:
-    state = torch.load(made_up, weights_only=False)
+def test_moves_of_a_model_that_this_run_began_with_are_not_its_own(synthetic: Path, source: str) -> None:
+    state = torch.load(synthetic, weights_only=False)
     state["optimizer_history"] = [{"num_updates": 30}]  # the statistics have counted 70 updates, and 5 moves
-    torch.save(state, made_up)
+    torch.save(state, synthetic)
     if source == "log":
-        (made_up.parent / "train.log").write_text(
+        (synthetic.parent / "train.log").write_text(
             '{"loss": "2", "num_updates": "10", "kerbs_moved_total": "4"}\n'
             '{"loss": "2", "num_updates": "20", "kerbs_moved_total": "5"}\nupdate 20: 1 senses moved: a → b\n'
         )
-    table = made_up.parent / "moves.tsv"
+    table = synthetic.parent / "moves.tsv"
     table.write_text(MOVES + "20\t4\tthe\tbank\t0\t-1\n")
-    (run,) = gather([made_up], move_log=table if source == "table" else None)
+    (run,) = gather([synthetic], move_log=table if source == "table" else None)
     assert run.moved == (None if source == "none" else 1)
     state["optimizer_history"] = [{"num_updates": 70}]
-    torch.save(state, made_up)
-    (run,) = gather([made_up])
+    torch.save(state, synthetic)
+    (run,) = gather([synthetic])
     assert run.moved == 5
 
 
-def test_long_words_have_short_files(made_up: Path) -> None:
-    model = load(made_up)
+def test_long_words_have_short_files(synthetic: Path) -> None:
+    model = load(synthetic)
     model.words[4] = "a" * 20000
     features, senses = torch.randn(9, 6), torch.full((9,), 4)
     kept = {4: Kept([features], [senses], 9)}
@@ -125,8 +125,8 @@ def test_names_tell_checkpoints_apart(tmp_path: Path) -> None:
 # --- words and contexts
 
 
-def test_words_to_plot_are_frequent_with_senses_far_apart(made_up: Path) -> None:
-    model = load(made_up)
+def test_words_to_plot_are_frequent_with_senses_far_apart(synthetic: Path) -> None:
+    model = load(synthetic)
     scores = {}
     for word in WORDS:
         own = model.senses_of(model.find(word))
@@ -155,8 +155,8 @@ def test_rank_correlation() -> None:
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_the_search_has_what_inspect_says(made_up: Path, tmp_path: Path, data: Path, with_bias: bool) -> None:
-    model = load(made_up)
+def test_the_search_has_what_inspect_says(synthetic: Path, tmp_path: Path, data: Path, with_bias: bool) -> None:
+    model = load(synthetic)
     assert model.bias is None
     if with_bias:
         raw, rates = torch.linspace(-2, 1, 12), torch.tensor([1_000_000, 3_000_000])
@@ -200,16 +200,16 @@ def test_plots_on_a_page_share_no_ids_and_take_its_colours() -> None:
         assert ">$x_1$ &lt;b&gt; &amp; ▁wort<" in text  # as text, and not in the comment above a formula
 
 
-def test_the_same_plot_is_the_same_file(made_up: Path) -> None:
-    model = load(made_up)
+def test_the_same_plot_is_the_same_file(synthetic: Path) -> None:
+    model = load(synthetic)
     with style():
         first, second = (inline(Picture("theta", "", "", plots.theta(model))) for _ in range(2))
     assert first == second
 
 
-def test_curves_are_compared_by_loss_where_one_has_no_perplexity(tmp_path: Path, made_up: Path) -> None:
-    (made_up.parent / "train.log").write_text(JSON_LOG)
-    runs = gather([made_up, softmax(tmp_path / "plain" / "checkpoint.pt")])
+def test_curves_are_compared_by_loss_where_one_has_no_perplexity(tmp_path: Path, synthetic: Path) -> None:
+    (synthetic.parent / "train.log").write_text(JSON_LOG)
+    runs = gather([synthetic, softmax(tmp_path / "plain" / "checkpoint.pt")])
     runs[1].history.valid_loss = {5: 1.0}
     with style():
         assert compare.validation(runs).axes[0].get_ylabel() == "validation loss (bits per token)"
@@ -259,10 +259,10 @@ def test_hostile_words_are_only_words(tmp_path: Path, data: Path) -> None:
 
 
 def test_without_data_and_logs_it_says_what_is_left_out(
-    tmp_path: Path, made_up: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, synthetic: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (data / "dict.tgt.txt").unlink()
-    text = report(made_up, "-o", tmp_path / "out")
+    text = report(synthetic, "-o", tmp_path / "out")
     for left_out in (
         "no dictionary was found",
         "no log was found",
@@ -295,11 +295,11 @@ def test_models_without_senses_are_compared(tmp_path: Path) -> None:
     assert "MoS" in text
 
 
-def test_a_report_is_replaced_whole(tmp_path: Path, made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = report(made_up, "-o", tmp_path / "out", "--title", "first")
+def test_a_report_is_replaced_whole(tmp_path: Path, synthetic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = report(synthetic, "-o", tmp_path / "out", "--title", "first")
     monkeypatch.setattr(command, "page", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        command.main([str(made_up), "-o", str(tmp_path / "out"), "--title", "second"])
+        command.main([str(synthetic), "-o", str(tmp_path / "out"), "--title", "second"])
     assert (tmp_path / "out" / "index.html").read_text() == first
     assert not list((tmp_path / "out").rglob("*.new"))
 
@@ -321,7 +321,7 @@ def test_a_report_is_replaced_whole(tmp_path: Path, made_up: Path, monkeypatch: 
     ],
 )
 def test_mistakes_get_one_line(
-    made_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, message: str
+    synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     softmax(tmp_path / "plain" / "checkpoint.pt")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import PACKAGE
-from evaluated import made_up
+from evaluated import evaluated_run
 from hypothesis import given
 from hypothesis import strategies as st
 from inprocess import batch, prepare
@@ -139,7 +139,7 @@ def evaluated(out: Path) -> Path:
     """Three seeds of three cells."""
     for seed, (softmax, kerbs) in enumerate(((BAD, GOOD), (BAD, BAD[:3] + GOOD[3:]), (GOOD, GOOD)), 1):
         for cell, output in (("seq2seq-softmax", softmax), ("seq2seq-mos", BAD), ("seq2seq-kerbs", kerbs)):
-            folder = made_up(out, cell, seed, output)
+            folder = evaluated_run(out, cell, seed, output)
             rate = "0.01" if "kerbs" in cell else "0.003"
             (folder / "training").write_text(f"--arch lstm --lr 1e-3 --seed {seed} --max-update 9 --lr {rate}\n")
             (folder / "evaluation").write_text("--lenpen 1.4 \n")

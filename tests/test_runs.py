@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 import torch
 from commands import BIN, ENVIRONMENT
-from made_up_runs import checkpoint, dictionary_folder
 from omegaconf import OmegaConf
+from synthetic_runs import checkpoint, dictionary_folder
 
 from kerbs_fairseq.cli import average, doctor
 from kerbs_fairseq.corpora import command as corpus

@@ -275,7 +275,7 @@ def test_the_next_sense_goes_where_the_rule_says(
     assert allocate(torch.tensor(counts), total, 1, most, power, min_count).tolist() == expected
 
 
-def test_words_of_equal_counts_are_dealt_senses_in_an_order_that_the_seed_decides() -> None:
+def test_words_of_equal_counts_get_senses_in_an_order_that_the_seed_decides() -> None:
     none = torch.zeros(100, dtype=torch.long)
     one, two, other = (initial_senses(100, 1.5, how="frequency", counts=none, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one, two)

@@ -79,7 +79,7 @@ def to_softmax(checkpoint: Checkpoint, data: Path, approximate: bool) -> tuple[d
         problem = problem or "the decoder's input depends on the senses that were meant (--kerbs-input posterior)"
     if problem and not approximate:
         raise UserError(
-            f"{checkpoint.path} has no equal with a softmax: {problem}; --approximate makes one that is near"
+            f"{checkpoint.path} cannot be converted exactly: {problem}; --approximate converts it with a loss"
         )
     measured = saved.load_validation(kerbs)
     if problem and not measured:

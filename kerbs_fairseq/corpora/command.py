@@ -139,9 +139,9 @@ def parser() -> argparse.ArgumentParser:
     for made in (pairs, dialog):
         made.add_argument("--most", type=at_least(0), default=0, help="pairs for training at the most; 0: all")
     for made in (pairs, dialog, sentences):
-        made.add_argument("--max-words", type=at_least(1), default=80, help="longer sentences are not trained on")
+        made.add_argument("--max-words", type=at_least(1), default=80, help="longer sentences are left out of training")
     for made in (pairs, sentences):
-        made.add_argument("--seed", type=int, default=1, help="of the parts")
+        made.add_argument("--seed", type=int, default=1, help="random seed of the split")
     encode = command("pieces", pieces_command, "subwords for a folder of text", "folder written by the others")
     encode.add_argument(
         "--tokens",
@@ -150,7 +150,9 @@ def parser() -> argparse.ArgumentParser:
         help="what BPE is applied to: raw text, Moses tokens; or words, without BPE",
     )
     encode.add_argument("--size", type=at_least(1), default=8000, help="number of pieces, for all sides together")
-    encode.add_argument("--language", action="append", default=[], metavar="SIDE=LANG", help="for Moses; repeatable")
+    encode.add_argument(
+        "--language", action="append", default=[], metavar="SIDE=LANG", help="for Moses tokens; repeatable"
+    )
     text = (
         "files of an archive (tar, zip): none outside the folder, no links, no owners and special permissions of others"
     )

@@ -79,7 +79,7 @@ def read_parallel(folder: Path, source: str, target: str) -> Splits:
             for path in sorted(folder.glob(f"{name}.{source}")):
                 other = path.with_suffix(f".{target}")
                 if not other.is_file():
-                    raise UserError(f"{path.name} is there and {other.name} is not")
+                    raise UserError(f"{path.name} exists and {other.name} does not")
                 return side_by_side(path, other)
         raise UserError(f"{folder} has no {names[0]}.{source}")
 

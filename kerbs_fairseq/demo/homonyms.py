@@ -37,7 +37,7 @@ def right(uses: Sequence[tuple[int, str]]) -> int:
 
 
 def shuffled(uses: Sequence[tuple[int, str]], seed: int = 1, times: int = 20) -> float:
-    """The same by chance: the model's senses dealt to the uses at random, on average."""
+    """The same by chance: the model's senses assigned to the uses at random, on average."""
     generator, senses = random.Random(seed), [sense for sense, _ in uses]
     total = 0
     for _ in range(times):

@@ -253,7 +253,7 @@ def report(folder: Path, results: list[Result]) -> Optional[Path]:
     commands.run(show(command), folder / "report.log", threads=1)
     say(f"\n{main.name}: the likely sense against the true one, in sentences that it was not trained on")
     say(homonym_table(words))
-    say("right: if each sense of the model stands for the true one it goes with most; by chance: if dealt at random")
+    say("right: if each sense of the model stands for the true one it goes with most; by chance: if assigned at random")
     return folder / "report" / "index.html"
 
 
@@ -299,11 +299,13 @@ def parser() -> argparse.ArgumentParser:
         description="Train small translation models on a synthetic corpus with known senses and print one table.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    result.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for all files; an earlier demo goes")
+    result.add_argument(
+        "--out", type=Path, default=Path("demo-out"), help="folder for all files; an earlier demo is replaced"
+    )
     heads = [head.name for head in HEADS]
-    result.add_argument("--models", nargs="+", choices=names, default=names, help="which models")
-    result.add_argument("--heads", nargs="+", choices=heads, default=heads, help="with which output layers")
-    result.add_argument("--epochs", type=int, help="the same number for all models, instead of each one's own")
+    result.add_argument("--models", nargs="+", choices=names, default=names, help="models to train")
+    result.add_argument("--heads", nargs="+", choices=heads, default=heads, help="output layers to train them with")
+    result.add_argument("--epochs", type=int, help="number of epochs of every model, instead of its own")
     result.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="models trained side by side")
     result.add_argument("--seed", type=int, default=1, help="for the corpus and the training")
     return result

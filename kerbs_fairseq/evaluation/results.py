@@ -117,7 +117,7 @@ def merged(versions: Sequence[dict[str, str]]) -> dict[str, str]:
 
 
 def numbers(scores: dict[str, Any]) -> dict[str, Any]:
-    """The numbers among scores, shortened; what is no finite number is left out."""
+    """The numbers among scores, shortened; what is not a finite number is left out."""
     result: dict[str, Any] = {}
     for name, value in scores.items():
         if isinstance(value, (int, float)) and name not in NOT_SCORES and math.isfinite(value):

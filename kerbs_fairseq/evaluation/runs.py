@@ -20,7 +20,7 @@ from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
 SUBSETS = ("test", "valid")
-TEXTS = ("signature", "signature_of_moses_tokens")  # what is no number in scores.json; and versions
+TEXTS = ("signature", "signature_of_moses_tokens")  # texts in scores.json, beside the versions
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Run:
     def seed(self) -> int:
         """Of the training."""
         if not is_run(self.folder):
-            raise UserError(f"{self.folder} is no folder of a recipe's run, which is called OUT/runs/CELL/seed_N")
+            raise UserError(f"{self.folder} is not the folder of a recipe's run, OUT/runs/CELL/seed_N")
         return int(self.folder.name.removeprefix("seed_"))
 
     @property

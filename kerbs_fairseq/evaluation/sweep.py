@@ -308,7 +308,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = arguments(argv)
     args.recipe = Path(os.path.abspath(args.recipe))
     if args.recipe.name not in TASKS or not (args.recipe / "train.sh").is_file():
-        sys.exit(f"{NAME}: {args.recipe} is no recipe; there are {', '.join(TASKS)}")
+        sys.exit(f"{NAME}: {args.recipe} is not a recipe; there are {', '.join(TASKS)}")
     if not (args.out / "binary").is_dir():
         sys.exit(f"{NAME}: {args.out} has no data: run {args.recipe.name}/prepare.sh --out {args.out} first")
     if args.jobs < 1:

@@ -30,7 +30,7 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     sheet = commands.add_parser("sheet", help="write a study: a sheet for each rater, instructions, the key")
-    sheet.add_argument("--source", type=Path, required=True, help="inputs, one a line")
+    sheet.add_argument("--source", type=Path, required=True, help="inputs, one per line")
     sheet.add_argument(
         "--system",
         action="append",
@@ -42,7 +42,7 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     sheet.add_argument("--output", "-o", type=Path, required=True, help="new folder for the study")
     sheet.add_argument("--sets", type=int, default=50, help="inputs to choose at random (50)")
     sheet.add_argument("--raters", type=int, default=3, help="sheets to write (3)")
-    sheet.add_argument("--seed", type=int, default=1, help="of all that is random (1)")
+    sheet.add_argument("--seed", type=int, default=1, help="random seed (1)")
     sheet.add_argument("--delimiter", choices=DELIMITERS, default="comma", help="semicolon: where 1.5 is written 1,5")
     report = commands.add_parser("report", help="read the filled sheets of a study")
     report.add_argument("sheets", nargs="+", type=Path, help="the study's folder, or with --key the filled sheets")

@@ -31,10 +31,10 @@ BAR = 20  # characters of the longest bar
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     """What was asked for."""
     parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, help="of a model trained with --arch kerbs_…")
+    parser.add_argument("checkpoint", type=Path, help="checkpoint of a model trained with --arch kerbs_…")
     parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")
     parser.add_argument("--split", default="valid", help="part of --data that contexts come from (valid)")
-    parser.add_argument("--word", action="append", default=[], help="this word in detail; may be repeated")
+    parser.add_argument("--word", action="append", default=[], help="show this word in detail; repeatable")
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME=WORD,WORD,…", help="θ of a group of words; repeatable"
     )

@@ -9,7 +9,7 @@ import torch
 from fairseq import checkpoint_utils, models, tasks, utils
 from torch import Tensor
 
-import kerbs_fairseq  # noqa: F401  (mends fairseq and registers the twins)
+import kerbs_fairseq  # noqa: F401  (patches fairseq and registers the twins)
 from kerbs_fairseq.functional.input_embedding import own_vectors, posterior_weights
 from kerbs_fairseq.plugin.decoders import features_of
 from kerbs_fairseq.runs.checkpoint import Code
@@ -97,7 +97,7 @@ class Reader:
     def checked(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The same batch, if all its target words are in the dictionary."""
         if int(batch["target"].min()) < 0 or int(batch["target"].max()) >= len(self.dictionary):
-            raise UserError(f"{self.split} has words that the dictionary has not: it is damaged, or of other data")
+            raise UserError(f"{self.split} has words that are not in the dictionary: it is damaged, or of other data")
         return batch
 
     @torch.no_grad()

@@ -30,11 +30,11 @@ def damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
 
 
 def misshapen(name: str, value: Any) -> Optional[str]:
-    """What is no tensor, or one of another shape or type."""
+    """What is not a tensor, or one of another shape or type."""
     integer = name in INTEGERS
     dims = INTEGERS[name] if integer else FLOATS[name]
     if not torch.is_tensor(value):
-        return f"{name} is no tensor"
+        return f"{name} is not a tensor"
     if value.dim() != dims and not (dims == 0 and value.numel() == 1):
         return f"{name} has the shape {tuple(value.shape)}"
     if value.is_complex() or value.dtype == torch.bool or value.is_floating_point() == integer:

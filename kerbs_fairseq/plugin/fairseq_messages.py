@@ -49,7 +49,7 @@ def through(path: list[Call], module: str, function: str) -> Optional[dict[str, 
 
 
 def about_checkpoints(error: BaseException, path: list[Call]) -> Optional[str]:
-    """A file that is no checkpoint, or that of another model."""
+    """A file that is not a checkpoint, or that of another model."""
     reading = through(path, "fairseq.checkpoint_utils", "load_checkpoint_to_cpu")
     if reading is not None:
         from kerbs_fairseq.plugin.checkpoint_loading import unreadable  # imports torch, which may be too old

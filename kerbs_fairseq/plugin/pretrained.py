@@ -88,13 +88,13 @@ def check(decoder: Any, softmax: Softmax) -> None:
     if table.bias_raw is None and not (single and softmax.bias is None):
         refuse(
             "--kerbs-bias none cannot keep what a softmax has learned, as a word with n senses needs the bias − log n: "
-            "leave it out, or say --kerbs-bias log"
+            "leave it out, or use --kerbs-bias log"
         )
     current = loading[-1] if loading else None
     if current is not None and not current.reset_optimizer:
         refuse(
             "the checkpoint is of a model with a softmax, and its optimizer's state has no place for senses: give it "
-            "as --finetune-from-model, or say --reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters"
+            "as --finetune-from-model, or use --reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters"
         )
 
 
@@ -109,7 +109,7 @@ def convert(decoder: Any, state: dict[str, Any], name: str) -> None:
         if inputs is None or not torch.equal(inputs[: len(softmax.weight)], softmax.weight):
             refuse(
                 f"--kerbs-input {decoder.input_choice} makes the decoder's input of its senses, and the checkpoint has "
-                "a table of its own for the input: say --kerbs-input untied"
+                "a table of its own for the input: use --kerbs-input untied"
             )
         state[f"{name}.embed_tokens.choice_id"] = decoder.embed_tokens.choice_id.clone()
     rows = from_softmax.senses_of(softmax.weight, softmax.bias, table.sense_to_word.cpu())

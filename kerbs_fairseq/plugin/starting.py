@@ -159,7 +159,7 @@ def directions_for(decoder: Any, base: Tensor, data: Data) -> Tensor:
     n = torch.bincount(words, minlength=table.n_words)[words]
     change = (parts.share * n).log() / table.bias_rate  # from equal shares
     put(table.bias_raw, table.bias_raw.detach() + change.to(table.bias_raw))
-    logger.info("the senses part along %d contexts of the training set", len(targets))
+    logger.info("the senses are moved apart along %d contexts of the training set", len(targets))
     return parts.directions.to(base)
 
 

@@ -118,7 +118,7 @@ class UpdateHook:
         if not decoder.head.statistics.in_use:
             logger.warning(
                 "senses do not move: only --criterion kerbs_cross_entropy counts how they are used. Train with it, or "
-                "say --kerbs-reallocate-every 0"
+                "use --kerbs-reallocate-every 0"
             )
 
     def report(self, decoder: Any, event: Event) -> None:
@@ -154,7 +154,7 @@ def say_if_senses_never_move(model: Any, max_update: float) -> None:
         settings["threshold"] = None
     reason = obstacle(decoder.head.senses, **settings, max_update=max_update or 0, name=option)
     if reason:
-        logger.warning(f"senses will never move: {reason}. Change that, or say --kerbs-reallocate-every 0")
+        logger.warning(f"senses will never move: {reason}. Change that, or use --kerbs-reallocate-every 0")
 
 
 def option(name: str) -> str:

@@ -80,5 +80,5 @@ def vocabulary(
 
 
 def rounded(values: torch.Tensor) -> list[Optional[float]]:
-    """Three digits behind the point; None for what is no number."""
+    """Three digits behind the point; None if it is not a number."""
     return [round(v, 3) if math.isfinite(v) else None for v in values.tolist()]

@@ -174,7 +174,7 @@ def run(command: list[str], seconds: float = QUESTION_SECONDS) -> str:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise OSError(f"{shlex.join(command[:1])} was given up after {seconds:g} seconds") from None
+                raise OSError(f"{shlex.join(command[:1])} was stopped after {seconds:g} seconds") from None
             raise
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command, out, err)
@@ -188,7 +188,7 @@ def processor(cxx: list[str]) -> str:
 
 def build(cxx: list[str], folder: Path, name: str) -> Path:
     """Compile; the library appears under its name only when it is whole, also if several processes do this at once."""
-    logger.info(f"compiling the KerBS kernels for this CPU, once; given up after {BUILD_SECONDS} seconds")
+    logger.info(f"compiling the KerBS kernels for this CPU, once; stopped after {BUILD_SECONDS} seconds")
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         half, whole = Path(temporary) / "kernels.o", Path(temporary) / "kernels.so"
         # linked without -fopenmp: torch has loaded an OpenMP library, and a second one would fight for the cores
