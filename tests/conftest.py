@@ -67,6 +67,14 @@ def text(once, corpus: Path) -> Path:
     return once("text", lambda to: run(f"fairseq-preprocess --only-source {prefixes} --destdir {to} --workers 2"))
 
 
+@pytest.fixture
+def data_for(joined: Path, text: Path):
+    """``data_for(base)``: the folder of data for models of this family."""
+    from inprocess import LANGUAGE_MODELS  # loads fairseq and all its models
+
+    return lambda base: text if base in LANGUAGE_MODELS else joined
+
+
 @pytest.fixture(scope="session")
 def transformer(once, pairs: Path) -> Path:
     """The save-dir of a Transformer trained for 6 updates."""

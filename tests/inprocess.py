@@ -33,6 +33,7 @@ SMALL = {
 }
 LANGUAGE_MODELS = ("transformer_lm", "lstm_lm", "gru_lm")
 ARCHITECTURES = {base: sorted(models.ARCH_MODEL_INV_REGISTRY.get(base, [base])) for base in SUPPORTED}
+FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
 TWINS = [(base, f"{prefix}_{arch}") for prefix in HEADS for base, archs in ARCHITECTURES.items() for arch in archs]
 
 

@@ -129,7 +129,7 @@ def test_files_line_by_line(tmp_path: Path) -> None:
     assert found["pairs"] == {"train": 30, "valid": 5, "test": 5}
     assert found["left_out"] == {"train: empty on one side": 1}
     (tmp_path / "val.en").unlink()
-    assert "val.en is not" in refusal("pairs", tmp_path, tmp_path / "other")
+    assert "val.en does not" in refusal("pairs", tmp_path, tmp_path / "other")
 
 
 def test_tabs_need_two_columns(tmp_path: Path) -> None:

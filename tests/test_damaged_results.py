@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damages import DAMAGES, attempt, damage, tree
 from evaluated import evaluated_run
-from test_damaged_files import DAMAGES, attempt, damage, tree
 
 from kerbs_fairseq.evaluation import command as evaluate
 from kerbs_fairseq.evaluation import sweep

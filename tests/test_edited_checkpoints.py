@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from damages import MISSING, VALUES
 from inprocess import prepare
-from test_damaged_files import MISSING, VALUES
 
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 from kerbs_fairseq.runs.errors import UserError

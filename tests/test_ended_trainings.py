@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import ENVIRONMENT, PACKAGE, QUICK, SMALL_TRANSFORMER, start
-from test_damaged_files import tree
+from damages import tree
 
 pytestmark = pytest.mark.e2e
 

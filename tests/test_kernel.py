@@ -172,9 +172,9 @@ def test_released_theta_lies_between_its_limits_and_starts_at_minus_1(dtype: tor
     with mp.workdps(DIGITS):
         for x in raw.tolist():
             limit = 4 if x > 0 else 5
-            bent = mpmath.tanh(mpf(x) / limit)
-            exact.append(-mpmath.exp(limit * bent))
-            slopes.append((1 - bent**2) * exact[-1])
+            ratio = mpmath.tanh(mpf(x) / limit)
+            exact.append(-mpmath.exp(limit * ratio))
+            slopes.append((1 - ratio**2) * exact[-1])
     assert relative_error(theta, exact) <= tolerance
     assert bool((theta >= -math.exp(4) * 1.00001).all())
     assert bool((theta <= -math.exp(-5) * 0.99999).all())
@@ -201,8 +201,8 @@ def test_zero_vectors_and_half_precision_stay_finite(dtype: torch.dtype, name: s
     h, w = torch.randn(4, 8) * 20, torch.randn(len(THETAS), 8)
     h[1], w[1] = 0, 0
     h, w, t = (x.to(dtype).requires_grad_() for x in (h, w, torch.tensor(THETAS)))
-    bent = released_theta(t) if name == "released" else bounded(t, 8.0)
-    scores = sense_scores(h, w, bent, name)
+    theta = released_theta(t) if name == "released" else bounded(t, 8.0)
+    scores = sense_scores(h, w, theta, name)
     assert scores.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert torch.equal(scores[1], torch.zeros_like(scores[1]))
     assert torch.equal(scores[:, 1], torch.zeros_like(scores[:, 1]))

@@ -50,3 +50,8 @@ def test_every_package_is_known() -> None:
 def test_files_are_small() -> None:
     sizes = {path: len(path.read_text().splitlines()) for files in FILES.values() for path in files}
     assert {path.name: size for path, size in sizes.items() if size > 400} == {}
+
+
+def test_no_test_imports_a_test() -> None:
+    for path in Path(__file__).parent.glob("*.py"):
+        assert not re.findall(r"^\s*(?:from|import) test_\w+", path.read_text(), re.MULTILINE), path.name

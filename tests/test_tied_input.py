@@ -6,7 +6,7 @@ from typing import Any, Optional
 import pytest
 import torch
 from inprocess import (
-    ARCHITECTURES,
+    FAMILIES,
     LANGUAGE_MODELS,
     SMALL,
     Run,
@@ -24,7 +24,6 @@ from kerbs_fairseq.functional.input_embedding import usage_weights
 from kerbs_fairseq.modules.input_embedding import SenseInput
 from kerbs_fairseq.plugin.decoders import features_of
 
-FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
 RECURRENT = ("lstm", "lstm_lm", "gru_lm")
 tied = pytest.mark.parametrize("choice", ["usage", "posterior"])
 families = pytest.mark.parametrize("base", FAMILIES)
