@@ -219,7 +219,7 @@ def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
         ("--kerbs-chunk -1", "a chunk of -1 tokens"),
         ("--kerbs-theta-bound 0", "the bound of θ is 0"),
         ("--kerbs-theta-init nan", "θ cannot start at nan"),
-        ("--kerbs-theta-init 9", "θ cannot start at 9: it is bound to stay within ±8"),
+        ("--kerbs-theta-init 9", "θ cannot start at 9: its bound is ±8"),
         ("--kerbs-kernel dot --kerbs-theta-init 1", "--kerbs-theta-init has no effect with --kerbs-kernel dot"),
         ("--kerbs-kernel released --kerbs-theta-bound 2", "--kerbs-theta-bound has no effect with --kerbs-kernel rel"),
         ("--kerbs-reference --kerbs-chunk 5", "--kerbs-chunk has no effect with --kerbs-reference: leave it out"),
