@@ -68,6 +68,23 @@ def text(once, corpus: Path) -> Path:
 
 
 @pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with a dictionary of a few words."""
+    from synthetic_runs import dictionary_folder  # loads fairseq
+
+    return dictionary_folder(tmp_path)
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path, data: Path) -> Path:
+    """A checkpoint of a KerBS model that was written by hand, in a folder of its own."""
+    from synthetic_runs import checkpoint
+
+    (tmp_path / "run").mkdir()
+    return checkpoint(tmp_path / "run" / "checkpoint.pt", data)
+
+
+@pytest.fixture
 def data_for(joined: Path, text: Path):
     """``data_for(base)``: the folder of data for models of this family."""
     from inprocess import LANGUAGE_MODELS  # loads fairseq and all its models

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train, twin
-from synthetic_runs import WORDS, checkpoint, dictionary_folder
+from synthetic_runs import WORDS, checkpoint
 
 from kerbs_fairseq.functional.kernel import released_theta
 from kerbs_fairseq.inspection import command as inspect
@@ -15,16 +15,6 @@ from kerbs_fairseq.inspection import contexts, findings
 from kerbs_fairseq.inspection.learned import load
 from kerbs_fairseq.runs.checkpoint import Code, fingerprint
 from kerbs_fairseq.runs.errors import UserError
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return dictionary_folder(tmp_path)
-
-
-@pytest.fixture
-def synthetic(tmp_path: Path, data: Path) -> Path:
-    return checkpoint(tmp_path / "checkpoint.pt", data)
 
 
 def test_words_by_number_of_senses(synthetic: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from synthetic_runs import JSON_LOG, MOVES, WORDS, checkpoint, dictionary_folder, softmax
+from synthetic_runs import JSON_LOG, MOVES, WORDS, checkpoint, softmax
 
 from kerbs_fairseq.inspection import findings
 from kerbs_fairseq.inspection.findings import rank_correlation
@@ -17,18 +17,6 @@ from kerbs_fairseq.report.gather import gather
 from kerbs_fairseq.report.spaces import Contexts, Kept, candidates, main_axes
 from kerbs_fairseq.report.vocabulary import vocabulary
 from kerbs_fairseq.runs.checkpoint import parameters
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return dictionary_folder(tmp_path)
-
-
-@pytest.fixture
-def synthetic(tmp_path: Path, data: Path) -> Path:
-    (tmp_path / "run").mkdir()
-    return checkpoint(tmp_path / "run" / "checkpoint.pt", data)
-
 
 # --- runs
 

@@ -11,21 +11,10 @@ import pytest
 import torch
 from commands import start
 from inprocess import LANGUAGE_MODELS, batch, prepare, trainer
-from synthetic_runs import checkpoint, dictionary_folder, softmax
+from synthetic_runs import checkpoint, softmax
 
 from kerbs_fairseq.inspection.contexts import Reader
 from kerbs_fairseq.report import command
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return dictionary_folder(tmp_path)
-
-
-@pytest.fixture
-def synthetic(tmp_path: Path, data: Path) -> Path:
-    (tmp_path / "run").mkdir()
-    return checkpoint(tmp_path / "run" / "checkpoint.pt", data)
 
 
 class Elements(html.parser.HTMLParser):
