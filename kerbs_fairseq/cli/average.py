@@ -81,7 +81,7 @@ def average(paths: list[Path], trust: bool = False) -> dict[str, Any]:
     for path in paths:
         checkpoint = schema.load(path, trust)
         state, model = checkpoint.state, checkpoint.model
-        damaged = map_damage(checkpoint.head, "senses.")
+        damaged = map_damage(checkpoint.head, schema.SENSES)
         if damaged:
             raise UserError(f"{path} cannot be averaged: {damaged}")
         first = first or {name: value.clone() for name, value in model.items()}

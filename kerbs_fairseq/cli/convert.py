@@ -86,7 +86,8 @@ def to_softmax(checkpoint: Checkpoint, data: Path, approximate: bool) -> tuple[d
         raise UserError(f"--approximate says what is lost on {kerbs.split}, and --data {data} has none")
     if stock_bias is None and problem:
         softmax = folded(softmax, kerbs)
-    state = {key: value for key, value in kerbs.model.state_dict().items() if not key.startswith("decoder.head.")}
+    head = f"decoder.{schema.HEAD}"
+    state = {key: value for key, value in kerbs.model.state_dict().items() if not key.startswith(head)}
     if decoder.input_choice != "untied":
         state["decoder.embed_tokens.weight"] = inputs
         del state["decoder.embed_tokens.choice_id"]

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from kerbs_fairseq.functional import from_softmax
 from kerbs_fairseq.functional.from_softmax import SAME
+from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin.refusal import refuse
-from kerbs_fairseq.runs.checkpoint import MAP, VOCABULARY, fingerprint
+from kerbs_fairseq.runs.checkpoint import BIAS, HEAD, MAP, VECTORS, VOCABULARY, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def softmax_in(state: dict[str, Any], name: str) -> Softmax:
             "the checkpoint has an adaptive softmax, whose words have vectors of different sizes: KerBS cannot start "
             "from it. Train a model with a plain softmax first, or start KerBS from scratch"
         )
-    if any(key.startswith(f"{name}.head.") for key in state):
+    if any(key.startswith(f"{name}.{HEAD}") for key in state):
         refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
     for projection in PROJECTIONS:
         weight, bias = (f"{name}.{projection}.{part}" for part in ("weight", "bias"))
@@ -116,10 +117,10 @@ def convert(decoder: Any, state: dict[str, Any], name: str) -> None:
     for key in softmax.names:
         state.pop(key, None)
     for key, value in head.state_dict().items():
-        state[f"{name}.head.{key}"] = value.clone()
-    state[f"{name}.head.senses.vectors"] = rows.vectors
+        state[f"{name}.{HEAD}{key}"] = value.clone()
+    state[f"{name}.{HEAD}{VECTORS}"] = rows.vectors
     if table.bias_raw is not None:
-        state[f"{name}.head.senses.bias_raw"] = rows.bias / table.bias_rate
+        state[f"{name}.{HEAD}{BIAS}"] = rows.bias / table.bias_rate
     decoder.started_from_softmax = True
 
 
@@ -137,7 +138,7 @@ def drop_mask_senses(decoder: Any, state: dict[str, Any], prefix: str) -> None:
         return
     keep = words != n
     of_words = {"initial_senses", "log_accuracy", "tokens", "prob", "nll"}
-    of_senses = {"vectors", "theta_raw", "bias_raw", "sense_to_word", "usage", "sense_prob"}
+    of_senses = {*PARAMETERS, MAP_NAME, "usage", "sense_prob"}
     for key in [key for key in state if key.startswith(prefix)]:
         last = key.rpartition(".")[2]
         if last == "map_checksum":

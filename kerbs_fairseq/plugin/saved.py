@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils, models, tasks, utils
 from omegaconf import OmegaConf, open_dict
 
 from kerbs_fairseq.plugin.starting import batches
-from kerbs_fairseq.runs.checkpoint import Checkpoint
+from kerbs_fairseq.runs.checkpoint import MODEL, OPTIMIZER, Checkpoint
 from kerbs_fairseq.runs.errors import UserError, reason, told
 
 
@@ -130,8 +130,8 @@ def perplexity(built: Built) -> float:
 
 def saved_state(checkpoint: Checkpoint, built: Built) -> dict[str, Any]:
     """The checkpoint with the model and the settings of ``built``, and without the optimizer's state."""
-    state = {**checkpoint.state, "args": None, "model": built.model.state_dict()}
+    state = {**checkpoint.state, "args": None, MODEL: built.model.state_dict()}
     cfg = built.cfg
     state["cfg"] = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
-    state.pop("last_optimizer_state", None)
+    state.pop(OPTIMIZER, None)
     return state

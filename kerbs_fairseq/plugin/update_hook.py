@@ -25,6 +25,7 @@ from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.runs.checkpoint import HEAD, SENSES, STATISTICS
 
 logger = logging.getLogger(__name__)
 
@@ -191,9 +192,9 @@ def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: di
         if name not in average:
             continue
         prefix, _, last = name.rpartition(".")
-        if ".head.statistics." in name:
+        if f".{HEAD}{STATISTICS}" in name:
             average[name].copy_(value)
-        elif prefix.endswith(".head.senses") and last in PARAMETERS:
+        elif f"{prefix}.".endswith(f".{HEAD}{SENSES}") and last in PARAMETERS:
             before, now = (maps[f"{prefix}.{MAP_NAME}"] for maps in (old_map, new))
             moved = before != now
             touched = torch.isin(now, torch.cat([before[moved], now[moved]]))

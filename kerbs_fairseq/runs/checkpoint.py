@@ -21,11 +21,10 @@ from kerbs_fairseq.runs.files import kind_of
 # --- names: of fairseq's state
 MODEL, EXTRA, HISTORY, OPTIMIZER = "model", "extra_state", "optimizer_history", "last_optimizer_state"
 # of the output layer in a model's state, behind "decoder." or whatever the decoder is called
-HEAD = "head."
-VECTORS, THETA, BIAS = (f"senses.{name}" for name in PARAMETERS)
-MAP, KERNEL = f"senses.{MAP_NAME}", "senses.kernel_id"
-INITIAL, VOCABULARY, RATES = (f"senses.{name}" for name in ("initial_senses", "vocabulary", "rates"))
-STATISTICS = "statistics."
+HEAD, SENSES, STATISTICS = "head.", "senses.", "statistics."
+VECTORS, THETA, BIAS = (f"{SENSES}{name}" for name in PARAMETERS)
+MAP, KERNEL, RATIO = f"{SENSES}{MAP_NAME}", f"{SENSES}kernel_id", f"{SENSES}ratio"
+INITIAL, VOCABULARY, RATES = (f"{SENSES}{name}" for name in ("initial_senses", "vocabulary", "rates"))
 USAGE, UPDATES, MOVES = (f"{STATISTICS}{name}" for name in ("usage", "updates", "moves"))
 PRIOR = "prior."  # of a mixture of softmaxes
 # floats of a model's state that are not learned: buffers, and the weights that fairseq's encoder layers keep a second
