@@ -26,17 +26,25 @@ from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import SCORES, Run
 from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.runs import files, logs
+from kerbs_fairseq.runs import process as commands
 from kerbs_fairseq.runs.errors import UserError
 
 NAME = "kerbs-table"
 LAST_LINES = 5
-VALID = re.compile(r'\| valid \| .*?"epoch": (\d+).*?"valid_ppl": "([\d.]+)"')
 
 
 def say(text: str) -> None:
     """Print at once, with the time."""
     sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")  # in one piece: several models are under way
     sys.stdout.flush()
+
+
+def show_validation(name: str, line: str) -> None:
+    """Show what a line of a training's log says of the validation set."""
+    record = logs.record_of(line)
+    if record is not None and record.kind == logs.VALID and {"epoch", "ppl"} <= record.values.keys():
+        say(f"{name}: epoch {record.values['epoch']:.0f}, valid ppl {record.values['ppl']:.2f}")
 
 
 @dataclass
@@ -215,35 +223,24 @@ class Sweep:
         if self.jobs > 1:  # models side by side, each on its share of the cores
             environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
         log.parent.mkdir(parents=True, exist_ok=True)
-        last: list[str] = []
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, encoding="utf-8",
-            errors="replace", start_new_session=True,
-        )  # fmt: skip
-        with self.lock:
-            self.running.add(process)
-        assert process.stdout is not None
         with log.open("a", encoding="utf-8") as file:
-            for line in process.stdout:
-                file.write(line)
-                last = [*last[1 - LAST_LINES :], line]
-                valid = VALID.search(line)
-                if valid:
-                    say(f"{name}: epoch {valid[1]}, valid ppl {valid[2]}")
+            process = commands.start(command, environment, new_session=True)
+            with self.lock:
+                self.running.add(process)
+            last = commands.follow(process, file, partial(show_validation, name))
         code = process.wait()
         with self.lock:
             self.running.remove(process)
-        return last, code
+        return last[-LAST_LINES:], code
 
     def write(self) -> None:
         """The table as it is now, whole or not at all."""
-        path = self.out / "table.md"
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            beside.write_text(markdown(self.recipe.name, self.out, self.failed), encoding="utf-8")
-            os.replace(beside, path)
+            text = markdown(self.recipe.name, self.out, self.failed)
         except UserError as problem:  # a broken folder of another run must not stop this one
             say(f"no table: {problem}")
+        else:
+            files.write(self.out / "table.md", text)
 
 
 def cells_of(text: Optional[str], task: Task) -> list[str]:
