@@ -64,7 +64,7 @@ def to_softmax(checkpoint: Checkpoint, data: Path, approximate: bool) -> tuple[d
     with torch.no_grad():
         senses = table.senses()
     bias = torch.zeros_like(senses.vectors[:, 0]) if senses.bias is None else senses.bias
-    rows = from_softmax.Rows(senses.vectors.detach(), bias.detach())
+    rows = from_softmax.Weights(senses.vectors.detach(), bias.detach())
     words = table.sense_to_word
     usage = decoder.head.statistics.usage
     softmax = from_softmax.softmax_of(rows, words, n_words, usage)
