@@ -78,8 +78,8 @@ def test_a_damaged_library_is_compiled_again(cache: Path, damage: str, caplog: p
     path.write_bytes(
         {"empty": b"", "cut": whole[: len(whole) // 2], "flipped": flipped, "longer": whole + b"x"}[damage]
     )
-    found, library = build.library(cxx, cache, name)
-    assert found.read_bytes() == whole
+    again, library = build.library(cxx, cache, name)
+    assert again.read_bytes() == whole
     assert isinstance(library, ctypes.CDLL)
     assert warnings_of(caplog) == [f"{path} is damaged: it is compiled again"]
 

@@ -75,10 +75,10 @@ def test_number_of_parameters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", [1, 4])
 @given(corpus=CORPUS)
 def test_bleu_from_sums_is_that_of_sacrebleu(order: int, corpus: list[tuple[str, str]]) -> None:
-    found, wanted = [h for h, _ in corpus], [r for _, r in corpus]
+    outputs, wanted = [h for h, _ in corpus], [r for _, r in corpus]
     scorer = Bleu(order)
-    expected = BLEU(max_ngram_order=order).corpus_score(found, [wanted]).score
-    assert scorer.score(scorer.statistics(found, wanted).sum(0)) == pytest.approx(expected)
+    expected = BLEU(max_ngram_order=order).corpus_score(outputs, [wanted]).score
+    assert scorer.score(scorer.statistics(outputs, wanted).sum(0)) == pytest.approx(expected)
 
 
 def test_bleu_1_by_hand() -> None:
@@ -100,7 +100,7 @@ def test_perplexity_is_per_word_whatever_the_pieces() -> None:
 def test_the_bootstrap_is_that_of_brute_force() -> None:
     generator = np.random.default_rng(3)
     system, baseline = generator.uniform(1, 2, (2, 6, 2)), generator.uniform(1, 2, (3, 6, 2))
-    found = paired_bootstrap(Perplexity(), system, baseline, samples=200, seed=5)
+    comparison = paired_bootstrap(Perplexity(), system, baseline, samples=200, seed=5)
     drawn = []
     weights = np.random.default_rng(5).multinomial(6, [1 / 6] * 6, size=200)
     for weight in weights:
@@ -110,16 +110,16 @@ def test_the_bootstrap_is_that_of_brute_force() -> None:
             ppl = [math.exp(sum(s[i][0] for i in chosen) / sum(s[i][1] for i in chosen)) for s in of_one]
             means.append(sum(ppl) / len(ppl))
         drawn.append(means[0] - means[1])
-    assert found.p == (sum(d >= 0 for d in drawn) + 1) / 201
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+    assert comparison.p == (sum(d >= 0 for d in drawn) + 1) / 201
+    assert (comparison.low, comparison.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
 
 
 @settings(max_examples=20, deadline=None)
 @given(CORPUS)
 def test_a_system_is_no_better_than_itself(corpus: list[tuple[str, str]]) -> None:
     one = Bleu(1).statistics([h for h, _ in corpus], [r for _, r in corpus])[None]
-    found = paired_bootstrap(Bleu(1), one, one, samples=20)
-    assert (found.difference, found.p) == (0, 1)
+    comparison = paired_bootstrap(Bleu(1), one, one, samples=20)
+    assert (comparison.difference, comparison.p) == (0, 1)
 
 
 def test_better_everywhere_is_significant_in_both_directions() -> None:

@@ -18,20 +18,20 @@ from kerbs_fairseq.runs.errors import UserError
 
 
 def test_words_by_number_of_senses(synthetic: Path) -> None:
-    found = {line["senses"]: line for line in findings.by_number(load(synthetic))}
-    assert {n: line["words"] for n, line in found.items()} == {1: 1, 2: 2, 3: 1}
-    assert found[2]["samples"] == ["the", "river"]  # the more frequent first
-    assert found[3]["samples"] == ["bank"]
+    lines = {line["senses"]: line for line in findings.by_number(load(synthetic))}
+    assert {n: line["words"] for n, line in lines.items()} == {1: 1, 2: 2, 3: 1}
+    assert lines[2]["samples"] == ["the", "river"]  # the more frequent first
+    assert lines[3]["samples"] == ["bank"]
 
 
 def test_movers_are_counted_from_the_first_allocation(synthetic: Path) -> None:
     model, first = load(synthetic), torch.tensor([1, 1, 1, 1, 2, 2, 3, 1])
     assert torch.equal(model.initial, first)
-    found = findings.movers(model)
-    for line in found["won"] + found["lost"]:
+    movers = findings.movers(model)
+    for line in movers["won"] + movers["lost"]:
         at = model.find(line["word"])
         assert (line["from"], line["to"]) == (int(first[at]), int(model.numbers[at]))
-    assert sum(len(lines) for lines in found.values()) == int((model.numbers != first).sum())
+    assert sum(len(lines) for lines in movers.values()) == int((model.numbers != first).sum())
 
 
 def test_an_old_checkpoint_does_not_know_its_start(
@@ -131,9 +131,9 @@ def test_one_word_in_detail(synthetic: Path) -> None:
 
 
 def test_idle_senses(synthetic: Path) -> None:
-    found = findings.idle(load(synthetic))
-    assert found["senses"] == 1  # the senses of "the" have no usage, and equal shares
-    assert found["words"] == [{"word": "bank", "idle": 1, "of": 3}]
+    idle = findings.idle(load(synthetic))
+    assert idle["senses"] == 1  # the senses of "the" have no usage, and equal shares
+    assert idle["words"] == [{"word": "bank", "idle": 1, "of": 3}]
 
 
 def test_theta_is_what_the_kernel_uses(tmp_path: Path, data: Path) -> None:
@@ -282,9 +282,9 @@ def test_trained_models_with_contexts(pairs: Path, text: Path, tmp_path: Path, m
     folder = text if "_lm" in model else pairs
     train(folder, twin(model), tmp_path, f"--criterion kerbs_cross_entropy --max-update 4 {options}")
     printed = start(f"kerbs-inspect {tmp_path}/checkpoint_last.pt --json --data {folder} --word the --word a").stdout
-    found = json.loads(printed)
-    assert [word["word"] for word in found["words"]] == ["the", "a"]
-    for word in found["words"]:
+    result = json.loads(printed)
+    assert [word["word"] for word in result["words"]] == ["the", "a"]
+    for word in result["words"]:
         assert abs(sum(sense["share"] for sense in word["senses"]) - 1) < 1e-5
         contexts = [context for sense in word["senses"] for context in sense["contexts"]]
         assert contexts
@@ -293,7 +293,7 @@ def test_trained_models_with_contexts(pairs: Path, text: Path, tmp_path: Path, m
     # every time that the word is a target is counted
     lines = (folder.parent / "corpus").glob("mono/valid.txt" if folder == text else "parallel/valid.tgt")
     times = sum(line.split().count("the") for path in lines for line in path.read_text().splitlines())
-    assert sum(sense["meant"] for sense in found["words"][0]["senses"]) == times
+    assert sum(sense["meant"] for sense in result["words"][0]["senses"]) == times
     assert "Senses per word" in run(f"kerbs-inspect {tmp_path}/checkpoint_last.pt")
     missing = start(f"kerbs-inspect {tmp_path}/checkpoint_last.pt --data {folder} --word the --split nowhere")
     assert missing.returncode == 1

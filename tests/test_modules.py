@@ -89,13 +89,13 @@ def test_reference_gives_the_same_loss_and_gradients(kernel: str, label_smoothin
     fast, plain = layer(kernel=kernel, chunk=4), layer(kernel=kernel, reference=True)
     plain.load_state_dict(fast.state_dict())
     x, y = batch()
-    found = []
+    results = []
     for module in (fast, plain):
         h = x.clone().requires_grad_()
         loss, log_prob = module.loss(h, y, torch.linspace(0, 1, N), label_smoothing)
         loss.backward()
-        found.append([loss.detach(), log_prob.detach(), h.grad, *(p.grad for p in module.parameters())])
-    for a, b in zip(*found):
+        results.append([loss.detach(), log_prob.detach(), h.grad, *(p.grad for p in module.parameters())])
+    for a, b in zip(*results):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -270,8 +270,8 @@ def test_another_default_dtype_changes_nothing_but_the_parameters(dtype: torch.d
 
 def test_features_a_billion_times_as_long_are_right() -> None:
     made, (x, y) = layer(), batch()
-    found, exact = made(x * 1e9, y).output, copy.deepcopy(made).double()(x.double() * 1e9, y).output
-    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e4)
+    output, exact = made(x * 1e9, y).output, copy.deepcopy(made).double()(x.double() * 1e9, y).output
+    torch.testing.assert_close(output.double(), exact, rtol=1e-5, atol=1e4)
 
 
 def test_one_word_can_be_smoothed() -> None:
@@ -289,8 +289,8 @@ def test_evaluating_never_serves_old_weights(plain: bool, monkeypatch: pytest.Mo
 
     def is_right() -> bool:
         with torch.no_grad():
-            found = made.log_prob(x)
-        return torch.allclose(found, made.log_prob(x).detach(), atol=1e-5)  # with gradients by another way
+            log_probs = made.log_prob(x)
+        return torch.allclose(log_probs, made.log_prob(x).detach(), atol=1e-5)  # with gradients by another way
 
     assert is_right()
     with torch.inference_mode():

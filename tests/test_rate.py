@@ -56,10 +56,10 @@ def test_an_input_comes_once_and_shared_responses_are_shown_once(tmp_path: Path,
     one, two = write(tmp_path / "1", list("123456")), write(tmp_path / "2", ["1", "x", "y", "z", "z", ""])
     rate.main(f"sheet --source {source} --system x={one} --system y={two} -o {tmp_path}/s --sets 3 --raters 1".split())
     assert "1 responses are the same" in capsys.readouterr().out
-    found = sorted(
+    shown = sorted(
         (row["input"], rating_cells.unescape(row["response"])) for row in rows_of(tmp_path / "s/rater_1.csv")
     )
-    assert found == [("a", "1"), ("b", "2"), ("b", "x"), ("c", "(empty)"), ("c", "6")]
+    assert shown == [("a", "1"), ("b", "2"), ("b", "x"), ("c", "(empty)"), ("c", "6")]
     with pytest.raises(SystemExit, match="there are 3 different inputs, and --sets asks for 4"):
         rate.main(f"sheet --source {source} --system x={one} --system y={two} -o {tmp_path}/t --sets 4".split())
     assert not (tmp_path / "t").exists()

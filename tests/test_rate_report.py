@@ -46,11 +46,11 @@ def test_scores_come_back_to_their_systems(data: st.DataObject) -> None:
             start, *rest = path.read_bytes().splitlines(keepends=True)
             path.with_name(f"my {path.name}").write_bytes(start + b"".join(random.Random(seed).sample(rest, len(rest))))
             path.unlink()
-        found = report(folder / "study")
+        said = report(folder / "study")
     for name, lines in responses.items():
         shown = [(rating_cells.shown(q), rating_cells.shown(r) or "(empty)") for q, r in zip(source, lines)]
         expected = [[score(rater, *texts) for texts in shown] for rater in range(1, raters + 1)]
-        of = found["systems"][name]
+        of = said["systems"][name]
         assert of["raters"] == {str(i + 1): pytest.approx(sum(row) / count) for i, row in enumerate(expected)}
         assert of["scores"] == {str(s): sum(row.count(s) for row in expected) for s in (0, 1, 2)}
         assert of["mean"] == pytest.approx(sum(map(sum, expected)) / count / raters)
@@ -62,8 +62,8 @@ def test_encodings_that_spreadsheets_save(tmp_path: Path, code: str) -> None:
     source = write(tmp_path / "source", ["où ?", "là ?"])
     rate.main(f"sheet --source {source} --system x={one} --system y={two} -o {tmp_path}/s --sets 2".split())
     fill(tmp_path / "s", last_digit, "\t", code=code)
-    found = report(tmp_path / "s")["systems"]
-    assert (found["x"]["mean"], found["y"]["mean"]) == (1.5, 0)
+    said = report(tmp_path / "s")["systems"]
+    assert (said["x"]["mean"], said["y"]["mean"]) == (1.5, 0)
 
 
 def change(folder: Path, old: str, new: str, rater: int = 1) -> None:
@@ -94,10 +94,10 @@ def test_missing_scores_are_listed_or_passed_over(tmp_path: Path) -> None:
         f"  rater_2.csv, row {first}-{first + 2}",
         "  rater 3, in no sheet: 8",
     ]
-    found = report(folder, "--partial")
-    assert (found["raters"], found["missing"], found["scores"]) == ([1, 2], 11, 13)
-    assert found["systems"]["mixture"]["scores"] == {"0": 0, "1": 2, "2": 3}
-    assert found["agreement"]["responses"] == 5
+    said = report(folder, "--partial")
+    assert (said["raters"], said["missing"], said["scores"]) == ([1, 2], 11, 13)
+    assert said["systems"]["mixture"]["scores"] == {"0": 0, "1": 2, "2": 3}
+    assert said["agreement"]["responses"] == 5
 
 
 def test_partial_tests_use_raters_who_rated_both(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_partial_tests_use_raters_who_rated_both(tmp_path: Path) -> None:
     # rater 2 is strict and left out the first system: only rater 1 can be used to compare it
     given_by = {1: lambda response: response[-1], 2: lambda response: "" if response[-1] == "0" else "0"}
     fill(folder, lambda rater, question, response: given_by[rater](response))
-    found = report(folder, "--partial", "--test", "mixture", "--baseline", "kerbs")["tests"]["against"]["kerbs"]
-    assert (found["sets"], found["difference"]) == (3, pytest.approx(5 / 3))
+    said = report(folder, "--partial", "--test", "mixture", "--baseline", "kerbs")["tests"]["against"]["kerbs"]
+    assert (said["sets"], said["difference"]) == (3, pytest.approx(5 / 3))
 
 
 def test_sheets_of_another_study_are_refused(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_report_in_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture) -
     ):
         assert text in out
     assert "nan" not in out
-    found = report(folder, "--test", "mixture", "--baseline", "plain_softmax")["tests"]
-    assert found["system"] == "mixture"
-    assert list(found["against"]) == ["plain_softmax"]
+    said = report(folder, "--test", "mixture", "--baseline", "plain_softmax")["tests"]
+    assert said["system"] == "mixture"
+    assert list(said["against"]) == ["plain_softmax"]
 
 
 @pytest.mark.parametrize(

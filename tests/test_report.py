@@ -139,10 +139,10 @@ def test_the_search_has_what_inspect_says(synthetic: Path, tmp_path: Path, data:
         quantiles = findings.everything(model)["bias"]["quantiles"]
         assert (quantiles["0%"], quantiles["100%"]) == (pytest.approx(-6), pytest.approx(3))
         assert "bias" in [picture.name for _, picture in of_widths(model, None)]
-    found = vocabulary(model, None)
-    assert [word for word, _, _ in found["words"]] == ["the", "money", "river", "bank"]  # by frequency
-    words = [word for word, _, _ in found["words"]]
-    for word, count, senses in found["words"]:
+    searched = vocabulary(model, None)
+    assert [word for word, _, _ in searched["words"]] == ["the", "money", "river", "bank"]  # by frequency
+    words = [word for word, _, _ in searched["words"]]
+    for word, count, senses in searched["words"]:
         detail = findings.word_in_detail(model, word, nearest=4)
         assert count == detail["count"]
         for row, sense in zip(senses, detail["senses"]):

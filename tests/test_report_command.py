@@ -20,11 +20,11 @@ from kerbs_fairseq.report import command
 class Elements(html.parser.HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, Any]]] = []
+        self.tags: list[tuple[str, dict[str, Any]]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, Any]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
 
 def report(*options: object) -> str:
@@ -44,7 +44,7 @@ def test_hostile_words_are_only_words(tmp_path: Path, data: Path) -> None:
     path = checkpoint(tmp_path / "odd.pt", data)
     text = report(path, "-o", tmp_path / "out", "--title", "<b>a title</b>")
     assert [word for word, _, _ in data_of(text)["words"]] == hostile
-    elements = Elements(text).found
+    elements = Elements(text).tags
     assert [tag for tag, _ in elements].count("script") == 2
     assert not {"img", "iframe", "object", "b"} & {tag for tag, _ in elements} - {"b"}
     assert "alert(1)" not in re.sub(r"<script.*?</script>", "", text, flags=re.S).replace("&gt;alert(1)&lt;", "")
@@ -144,14 +144,14 @@ def test_a_trained_model_has_every_part(reported: Path, corpus: Path) -> None:
     expected += "compare-validation compare-senses compare-theta"
     assert names == {f"{name}.{kind}" for name in expected.split() for kind in ("png", "svg")}
     assert text.count("<figure>") == len(expected.split())
-    found = data_of(text)
-    words = {word: senses for word, _, senses in found["words"]}
+    data = data_of(text)
+    words = {word: senses for word, _, senses in data["words"]}
     lines = (corpus / "parallel" / "valid.tgt").read_text().splitlines()
     assert sum(sense[5] for sense in words["the"]) == sum(line.split().count("the") for line in lines)
     for sense in words["the"]:
         for sentence, position, _ in sense[6]:
-            assert found["sentences"][sentence].split()[position] == "the"
-            shown = found["sentences"][sentence].removesuffix(" </s>")
+            assert data["sentences"][sentence].split()[position] == "the"
+            shown = data["sentences"][sentence].removesuffix(" </s>")
             assert shown in lines or "<unk>" in shown
     assert "kerbs-senses" in text
     assert "Left out" not in text.partition("Training curves of transformer")[0].partition("<main>")[0]
@@ -199,8 +199,8 @@ def test_a_word_without_contexts_and_a_broken_model_are_told(text: Path, tmp_pat
     words = [line.split()[0] for line in (text / "dict.txt").read_text().splitlines()]
     rare = next(word for word in reversed(words) if not word.startswith("madeup"))
     page = report(path, "--data", text, "--word", rare, "-o", tmp_path / "out")
-    found = re.search(rf"Contexts of {re.escape(rare)}: a plot needs 3, and there are [012] in [\d,]+ tokens", page)
-    assert found, "nothing is left out silently"
+    note = re.search(rf"Contexts of {re.escape(rare)}: a plot needs 3, and there are [012] in [\d,]+ tokens", page)
+    assert note, "nothing is left out silently"
     state = torch.load(path, weights_only=False)
     next(value for name, value in state["model"].items() if "embed_tokens" in name).fill_(torch.nan)
     torch.save(state, path)

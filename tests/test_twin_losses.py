@@ -146,9 +146,9 @@ def test_word_probabilities_are_sums_over_senses(data_for, base: str) -> None:
 def test_beam_scores_are_those_of_forced_decoding(data_for, base: str) -> None:
     run = prepare(data_for(base), base, f"--arch kerbs_{base} --kerbs-theta-init 0.7")
     sample = batch(run)
-    found = search(run, sample, beam=5)
+    beams = search(run, sample, beam=5)
     eos = run.task.target_dictionary.eos()
-    for sentence, hypotheses in enumerate(found):
+    for sentence, hypotheses in enumerate(beams):
         source = sample["net_input"]["src_tokens"][sentence : sentence + 1]
         source = source[source != run.task.source_dictionary.pad()].unsqueeze(0)
         for tokens, score in hypotheses:

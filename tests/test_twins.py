@@ -50,8 +50,8 @@ def test_every_twin_trains_and_searches(data_for, base: str, arch: str) -> None:
     optimizer.step()
     after, _, _ = run.criterion(run.model, sample)
     assert after < loss
-    found = search(run, sample, beam=3)
-    assert [len(sentence) for sentence in found] == [3] * 6
+    beams = search(run, sample, beam=3)
+    assert [len(sentence) for sentence in beams] == [3] * 6
 
 
 @pytest.mark.parametrize(("base", "arch"), OTHER_SIZES, ids=[arch for _, arch in OTHER_SIZES])
