@@ -1,4 +1,4 @@
-# make demo   train small models on a made-up corpus and print a table
+# make demo   train small models on a synthetic corpus and print a table
 # make test   the tests
 # make test-all   and those that repeat in another shape what others test (some five minutes more)
 # make lint   ruff and mypy

@@ -77,13 +77,13 @@ def costs(case: Case) -> dict[str, Cost]:
 
 def predictions(case: Case) -> dict[str, dict[str, float]]:
     """For each card the ratios of KerBS to a softmax, in training, in decoding, and with float32 products."""
-    found, result = costs(case), {}
+    cost, result = costs(case), {}
     for name, card in CARDS.items():
-        one, step = found["softmax"].seconds(card), found["softmax, decoding"].seconds(card)
+        one, step = cost["softmax"].seconds(card), cost["softmax, decoding"].seconds(card)
         result[name] = {
-            "training": found["KerBS"].seconds(card) / one,
-            "decoding": found["KerBS, decoding"].seconds(card) / step,
-            "training, float32 products": found["KerBS"].seconds(card, half=False) / one,
+            "training": cost["KerBS"].seconds(card) / one,
+            "decoding": cost["KerBS, decoding"].seconds(card) / step,
+            "training, float32 products": cost["KerBS"].seconds(card, half=False) / one,
         }
     return result
 
@@ -158,8 +158,8 @@ def main() -> None:
     for N, d, V in args.sizes or SIZES:
         case = Case(N, d, V)
         print(f"== {N} tokens, d {d}, {V} words; predicted in half precision, 1.5 senses per word:")
-        for card, found in predictions(case).items():
-            print(f"  {card:<10}" + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in found.items()), flush=True)
+        for card, ratios in predictions(case).items():
+            print(f"  {card:<10}" + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()), flush=True)
         for name in args.dtypes:
             running = arms(case, args.device, DTYPES[name], args.label_smoothing)
             backend = dispatch.backend_of(torch.zeros(1, 1, device=args.device, dtype=DTYPES[name]))

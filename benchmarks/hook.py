@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from fairseq.optim.adam import FairseqAdam
 
-import kerbs_fairseq  # noqa: F401  (mends fairseq)
+import kerbs_fairseq  # noqa: F401  (patches fairseq)
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin.options import PRESETS, KerbsOptions, resolve
 from kerbs_fairseq.plugin.update_hook import UpdateHook
@@ -30,9 +30,9 @@ class Clock:
     def __call__(self, name: str, part: Callable[[], Any]) -> Any:
         """Run ``part`` and keep its time."""
         began = time.perf_counter()
-        found = part()
+        result = part()
         self.times.setdefault(name, []).append(time.perf_counter() - began)
-        return found
+        return result
 
     def median(self, name: str) -> float:
         """In seconds, the first time left out."""

@@ -1,11 +1,13 @@
 """``python -m benchmarks.layer``: time of output layers, forward and backward, as ratios to a softmax over the words.
 
-Words are as frequent as in a text (the i-th word has a share of 1/i), senses are dealt by frequency. ``--checkpoint``
-takes the norms of vectors, θ and biases from a trained KerBS model, sampled until the vocabulary has the wanted size;
-directions are random, and features have the norm 13, as in a trained model. ``--grow`` varies one size after the other.
+Words are as frequent as in a text (the i-th word has a share of 1/i), senses are allocated by frequency.
+``--checkpoint`` takes the norms of vectors, θ and biases from a trained KerBS model, sampled until the vocabulary has
+the wanted size; directions are random, and features have the norm 13, as in a trained model. ``--grow`` varies one size
+after the other.
 """
 
 import argparse
+from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 from unittest import mock
 
@@ -22,6 +24,7 @@ from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
 from kerbs_fairseq.modules import MixtureOfSoftmaxes
+from kerbs_fairseq.runs import checkpoint as schema
 
 SIZES = ((4096, 512, 10000), (2048, 256, 30000))
 SOFTMAX = "softmax over words"
@@ -52,12 +55,11 @@ def senses_of(case: Case, checkpoint: Optional[str] = None) -> tuple[Senses, flo
     vectors = torch.randn(len(words), case.features) * case.features**-0.5
     theta, bias, norm = torch.full((len(words),), 1e-8), torch.zeros(len(words)), case.features**0.5
     if checkpoint is not None:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=False)["model"]
-        prefix = next(name[: -len("theta_raw")] for name in state if name.endswith("senses.theta_raw"))
-        taken = torch.randint(0, len(state[prefix + "theta_raw"]), (len(words),))
-        vectors = functional.normalize(vectors) * state[prefix + "vectors"].float().norm(dim=1)[taken].unsqueeze(1)
-        theta = state[prefix + "theta_raw"].float()[taken]
-        bias = state.get(prefix + "bias_raw", torch.zeros_like(state[prefix + "theta_raw"])).float()[taken]
+        head = schema.load(Path(checkpoint)).head
+        norms = head[schema.VECTORS].float().norm(dim=1)
+        taken = torch.randint(0, len(norms), (len(words),))
+        vectors = functional.normalize(vectors) * norms[taken].unsqueeze(1)
+        theta, bias = (torch.zeros(len(words)) if x is None else x[taken] for x in schema.theta_and_bias(head))
         norm = 13.0
     for x in (vectors, theta, bias):
         x.requires_grad_()

@@ -79,10 +79,10 @@ def main() -> None:
     size = (args.words, args.sentences, args.length)
     print(f"peak of a training step, {args.sentences} sentences of {args.length} words, {args.words} words", flush=True)
     for model in ("transformer", "lstm"):
-        found = {head: in_its_own_process("step", model, head, *size) for head in HEADS}
-        cells = "".join(f"   {head} {mib:.0f} MiB ({mib / found['softmax']:.2f})" for head, mib in found.items())
+        peaks = {head: in_its_own_process("step", model, head, *size) for head in HEADS}
+        cells = "".join(f"   {head} {mib:.0f} MiB ({mib / peaks['softmax']:.2f})" for head, mib in peaks.items())
         print(f"  {model:<12}{cells}", flush=True)
-        timing.keep(args.results, "memory of a step", {"model": model, "size": size}, {"MiB": found})
+        timing.keep(args.results, "memory of a step", {"model": model, "size": size}, {"MiB": peaks})
     print(f"peak of the loss\n{'tokens':>8}{'senses':>8}{'MiB':>10}{'table MiB':>11}{'ratio':>8}", flush=True)
     for tokens, senses in CASES:
         grown, table = in_its_own_process("loss", tokens, senses, args.features), tokens * senses * 4 / 2**20

@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-import kerbs_fairseq  # noqa: F401  (mends fairseq and registers the twins)
+import kerbs_fairseq  # noqa: F401  (patches fairseq and registers the twins)
 
 MODELS = {
     "transformer": "--encoder-layers 5 --decoder-layers 5 --encoder-embed-dim 288 --decoder-embed-dim 288 "

@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
         "cpu": model or platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "simd": torch.backends.cpu.get_cpu_capability(),
-        "passes": "compiled" if native().library else f"plain: {native().reason}",
+        "backend": "compiled" if native().library else f"plain: {native().reason}",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "cuda": torch.version.cuda or torch.version.hip or "",
         "triton": requirements.version_of("triton") or "",
@@ -82,8 +82,8 @@ def show(title: str, times: Times, unit: str) -> None:
         print(f"  {name:<34}{middle:7.2f}   ({low:.2f} to {high:.2f})", flush=True)
 
 
-def keep(path: Path, benchmark: str, settings: dict[str, Any], found: dict[str, Any]) -> None:
+def keep(path: Path, benchmark: str, settings: dict[str, Any], results: dict[str, Any]) -> None:
     """Append a line to the results file."""
-    line = {"benchmark": benchmark, "date": time.strftime("%Y-%m-%d"), **machine(), "settings": settings, **found}
+    line = {"benchmark": benchmark, "date": time.strftime("%Y-%m-%d"), **machine(), "settings": settings, **results}
     with open(path, "a", encoding="utf8") as out:
         out.write(json.dumps(line) + "\n")

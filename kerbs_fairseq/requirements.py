@@ -53,19 +53,19 @@ def version_of(package: str) -> Optional[str]:
 
 def fault_of(need: Need) -> Optional[str]:
     """What is wrong with one needed package, and what to install; None where all is well."""
-    found = version_of(need.package)
-    if found is None:
+    installed = version_of(need.package)
+    if installed is None:
         return f"{need.package} is not installed: {need.install}"
-    if not need.admits(found):
-        return f"{need.package} {found} is not supported ({need.range()} is): {need.install}"
+    if not need.admits(installed):
+        return f"{need.package} {installed} is not supported ({need.range()} is): {need.install}"
     return None
 
 
 def faults() -> list[str]:
     """All that is wrong, a line each."""
-    found = [fault_of(need) for need in NEEDS]
+    lines = [fault_of(need) for need in NEEDS]
     boot = boot_fault()
-    return [line for line in [*found, boot] if line is not None]
+    return [line for line in [*lines, boot] if line is not None]
 
 
 def fault() -> Optional[str]:

@@ -2,7 +2,7 @@
 # What the recipes share; each of their scripts reads this file with `source`. Nothing here runs by itself.
 #
 # Every recipe works in one folder, --out (default: out/RECIPE in the folder it is started from):
-#   raw/      the owner's files, unless --raw names another folder     text/    sentences, one a line
+#   raw/      the owner's files, unless --raw names another folder     text/    sentences, one per line
 #   pieces/   the same in subwords                                      binary/  for fairseq
 #   runs/CELL/seed_N/   a trained model with its logs, outputs and scores.json
 # A step makes its folder under another name and renames it when all went well: what is there is whole, and is skipped.

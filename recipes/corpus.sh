@@ -26,7 +26,7 @@ prepare_options() { # prepare_options "--OPTION=VARIABLE …" "$@": sets RAW, OU
 }
 
 check_raw() { # stop unless --raw, if given, is a folder, and --tokens is known; RAW becomes a full path
-  [ -z "$RAW" ] || RAW=$(cd "$RAW" 2>/dev/null && pwd) || die "--raw is no folder"
+  [ -z "$RAW" ] || RAW=$(cd "$RAW" 2>/dev/null && pwd) || die "--raw is not a directory"
   [[ " raw moses words " == *" $TOKENS "* ]] || die "--tokens $TOKENS: raw, moses or words"
   mkdir -p "$OUT" 2>/dev/null || die "$OUT cannot be written"
 }

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from kerbs_fairseq.demo.write import Sizes, write_corpus
 
-settings.register_profile("whatever the machine", deadline=None)  # a time is no test: others may be at work
+settings.register_profile("whatever the machine", deadline=None)  # no deadlines: other processes may be at work
 settings.load_profile("whatever the machine")
 configs.install()
 torch.set_num_threads(1)  # the tests themselves run in parallel; with more: test_threads.py
@@ -65,6 +65,31 @@ def text(once, corpus: Path) -> Path:
     """The monolingual corpus, binarised for language models."""
     prefixes = " ".join(f"--{split}pref {corpus}/mono/{split}.txt" for split in ("train", "valid", "test"))
     return once("text", lambda to: run(f"fairseq-preprocess --only-source {prefixes} --destdir {to} --workers 2"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with a dictionary of a few words."""
+    from synthetic_runs import dictionary_folder  # loads fairseq
+
+    return dictionary_folder(tmp_path)
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path, data: Path) -> Path:
+    """A checkpoint of a KerBS model that was written by hand, in a folder of its own."""
+    from synthetic_runs import checkpoint
+
+    (tmp_path / "run").mkdir()
+    return checkpoint(tmp_path / "run" / "checkpoint.pt", data)
+
+
+@pytest.fixture
+def data_for(joined: Path, text: Path):
+    """``data_for(base)``: the folder of data for models of this family."""
+    from inprocess import LANGUAGE_MODELS  # loads fairseq and all its models
+
+    return lambda base: text if base in LANGUAGE_MODELS else joined
 
 
 @pytest.fixture(scope="session")

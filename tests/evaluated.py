@@ -7,7 +7,7 @@ from kerbs_fairseq.evaluation.diversity import diversity
 from kerbs_fairseq.evaluation.scores import Bleu
 
 
-def made_up(out: Path, cell: str, seed: int, output: list[str]) -> Path:
+def evaluated_run(out: Path, cell: str, seed: int, output: list[str]) -> Path:
     """A run with these outputs."""
     folder = out / "runs" / cell / f"seed_{seed}"
     folder.mkdir(parents=True)

@@ -9,8 +9,8 @@ from commands import generate, run
 
 def assert_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, checkpoint: Path, scratch: Path) -> None:
     out = generate(pairs, checkpoint, "--beam 5 --max-len-b 12")
-    found = {int(n): (float(score), text) for n, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", out, re.M)}
-    (scratch / "test.tgt").write_text("".join(found[i][1] + "\n" for i in range(60)))
+    best = {int(n): (float(score), text) for n, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", out, re.M)}
+    (scratch / "test.tgt").write_text("".join(best[i][1] + "\n" for i in range(60)))
     (scratch / "test.src").write_text((corpus / "parallel" / "test.src").read_text())
     run(
         f"fairseq-preprocess -s src -t tgt --testpref {scratch}/test --destdir {scratch}/data "
@@ -18,7 +18,7 @@ def assert_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, c
     )
     forced = generate(scratch / "data", checkpoint, "--score-reference")
     scores = {int(n): float(score) for n, score in re.findall(r"^H-(\d+)\t(\S+)\t", forced, re.M)}
-    ended = [n for n in found if len(found[n][1].split()) < 12]
+    ended = [n for n in best if len(best[n][1].split()) < 12]
     assert len(ended) > 8
     for number in ended:
-        assert scores[number] == pytest.approx(found[number][0], abs=2e-4), found[number]
+        assert scores[number] == pytest.approx(best[number][0], abs=2e-4), best[number]

@@ -33,6 +33,7 @@ SMALL = {
 }
 LANGUAGE_MODELS = ("transformer_lm", "lstm_lm", "gru_lm")
 ARCHITECTURES = {base: sorted(models.ARCH_MODEL_INV_REGISTRY.get(base, [base])) for base in SUPPORTED}
+FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
 TWINS = [(base, f"{prefix}_{arch}") for prefix in HEADS for base, archs in ARCHITECTURES.items() for arch in archs]
 
 
@@ -114,8 +115,8 @@ def search(run: Run, sample: dict[str, Any], beam: int = 3) -> list[list[tuple[l
     """Beam search: (tokens, score) of every hypothesis of every sentence."""
     run.model.eval()
     generator = run.task.build_generator([run.model], generator_options(beam))
-    found = run.task.inference_step(generator, [run.model], sample)
-    return [[(h["tokens"].tolist(), float(h["score"])) for h in sentence] for sentence in found]
+    beams = run.task.inference_step(generator, [run.model], sample)
+    return [[(h["tokens"].tolist(), float(h["score"])) for h in sentence] for sentence in beams]
 
 
 @functools.cache

@@ -63,8 +63,8 @@ def exact_psi_prime(x: float) -> mpf:
         return (-mpmath.expm1(-x) / x**2 - 2 * (mpmath.expm1(-x) + x) / x**3) if x else -mpf(1) / 6
 
 
-def relative_error(found: Tensor, exact: list, scale: float = 0.0) -> float:
+def relative_error(values: Tensor, exact: list, scale: float = 0.0) -> float:
     """The largest error, each relative to its exact value, or to ``scale`` where that is given."""
-    errors = [abs(mpf(f) - e) / (scale or abs(e) or mpf(1e-300)) for f, e in zip(found.tolist(), exact)]
-    assert len(errors) == len(exact) == found.numel()
+    errors = [abs(mpf(f) - e) / (scale or abs(e) or mpf(1e-300)) for f, e in zip(values.tolist(), exact)]
+    assert len(errors) == len(exact) == values.numel()
     return float(max(errors))

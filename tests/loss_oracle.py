@@ -54,8 +54,8 @@ class Problem:
         objective = value * by_loss if by_loss else 0.0
         if by_log_prob is not None:
             objective = objective + (log_prob * by_log_prob).sum()
-        found = torch.autograd.grad(objective, inputs, allow_unused=True)
-        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found)]
+        partial = torch.autograd.grad(objective, inputs, allow_unused=True)
+        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, partial)]
         return [value.detach(), log_prob.detach(), *gradients]
 
 
@@ -145,10 +145,10 @@ def oracle(p: Problem, by_loss: float = 1.0, by_log_prob: Optional[Tensor] = Non
 NAMES = ("loss", "log_prob", "by features", "by vectors", "by theta", "by bias")
 
 
-def assert_close(found: list[Tensor], exact: list[Tensor], tolerance: float, floor: float = 1e-12) -> None:
+def assert_close(results: list[Tensor], exact: list[Tensor], tolerance: float, floor: float = 1e-12) -> None:
     """Errors relative to the largest magnitude in each tensor, or to ``floor`` if that is larger."""
-    assert len(found) == len(exact)
-    for name, f, e in zip(NAMES, found, exact):
+    assert len(results) == len(exact)
+    for name, f, e in zip(NAMES, results, exact):
         assert f.shape == e.shape, name
         if f.numel():
             error = float((f.double() - e.double()).abs().max())

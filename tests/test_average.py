@@ -42,9 +42,9 @@ def test_half_precision_is_averaged_in_full(tmp_path: Path) -> None:
     half = torch.tensor([0.1], dtype=torch.float16)
     inputs = [str(checkpoint(tmp_path / f"{i}.pt", i, half=half + i / 1000)) for i in range(3)]
     average.main([*inputs, "-o", str(tmp_path / "out.pt")])
-    found = torch.load(tmp_path / "out.pt", weights_only=False)["model"]["half"]
+    mean = torch.load(tmp_path / "out.pt", weights_only=False)["model"]["half"]
     expected = torch.stack([half + i / 1000 for i in range(3)]).double().mean(0).half()
-    assert torch.equal(found, expected)
+    assert torch.equal(mean, expected)
 
 
 def test_moved_senses_are_refused(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_moved_senses_are_refused(tmp_path: Path) -> None:
 
 def test_epochs_end_after_their_updates() -> None:
     names = ["checkpoint_2_700", "checkpoint2", "checkpoint_3_900", "checkpoint1", "checkpoint_10_5000", "checkpoint10"]
-    found = sorted((Path(f"{name}.pt") for name in names), key=average.order)
+    ordered = sorted((Path(f"{name}.pt") for name in names), key=average.order)
     expected = [
         "checkpoint1",
         "checkpoint_2_700",
@@ -65,7 +65,7 @@ def test_epochs_end_after_their_updates() -> None:
         "checkpoint_10_5000",
         "checkpoint10",
     ]
-    assert [path.stem for path in found] == expected
+    assert [path.stem for path in ordered] == expected
 
 
 def test_last_takes_the_newest_by_number(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -78,8 +78,8 @@ def test_a_damaged_library_is_compiled_again(cache: Path, damage: str, caplog: p
     path.write_bytes(
         {"empty": b"", "cut": whole[: len(whole) // 2], "flipped": flipped, "longer": whole + b"x"}[damage]
     )
-    found, library = build.library(cxx, cache, name)
-    assert found.read_bytes() == whole
+    again, library = build.library(cxx, cache, name)
+    assert again.read_bytes() == whole
     assert isinstance(library, ctypes.CDLL)
     assert warnings_of(caplog) == [f"{path} is damaged: it is compiled again"]
 
@@ -113,7 +113,7 @@ def test_a_compiler_that_hangs_is_given_up_with_all_that_it_started(
     began = time.monotonic()
     monkeypatch.setattr(build, "BUILD_SECONDS", 0.5)
     monkeypatch.setenv("CXX", str(script(tmp_path / "slow", 'case "$*" in *-c*) sleep 60; esac')))
-    assert "slow was given up after 0.5 seconds" in build.native().reason
+    assert "slow was stopped after 0.5 seconds" in build.native().reason
     assert time.monotonic() - began < 30
 
 

@@ -161,10 +161,10 @@ def test_tokens_of_weight_zero_leave_no_trace(kernel: str, smoothing: float) -> 
     kept = torch.tensor([True, False, True, True, False, False, True, True, False])
     p.weight[~kept] = 0
     less = replace(p, features=p.features[kept], target=p.target[kept], weight=p.weight[kept])
-    found, expected = p.solve(chunk=4), less.solve(chunk=4)
-    assert torch.equal(found[2][~kept], torch.zeros_like(found[2][~kept]))
-    found[1], found[2] = found[1][kept], found[2][kept]
-    assert_close(found, expected, 1e-6)
+    results, expected = p.solve(chunk=4), less.solve(chunk=4)
+    assert torch.equal(results[2][~kept], torch.zeros_like(results[2][~kept]))
+    results[1], results[2] = results[1][kept], results[2][kept]
+    assert_close(results, expected, 1e-6)
 
 
 @all_kernels
@@ -216,10 +216,10 @@ def problems(draw: st.DrawFn) -> Problem:
 @settings(max_examples=150, deadline=None)
 def test_any_map_any_size_any_chunk_gives_what_the_reference_gives(p: Problem, chunk: int) -> None:
     by_log_prob = p.weight - 0.5
-    found = p.solve(by_log_prob=by_log_prob, chunk=chunk)
+    results = p.solve(by_log_prob=by_log_prob, chunk=chunk)
     expected = p.solve(reference_loss, by_log_prob=by_log_prob)
-    assert_close(found[:4] + found[5:], expected[:4] + expected[5:], 1e-10, floor=1.0)
-    assert_close(found, expected, 1e-5, floor=1.0)  # for θ a series is cut off
+    assert_close(results[:4] + results[5:], expected[:4] + expected[5:], 1e-10, floor=1.0)
+    assert_close(results, expected, 1e-5, floor=1.0)  # for θ a series is cut off
 
 
 @given(p=problems(), chunk=st.integers(1, 12))
@@ -308,9 +308,9 @@ def test_half_precision_gives_gradients_of_its_own_type_from_float32(
     p = p.to(dtype)
     loss, log_prob, *gradients = p.solve()
     assert loss.dtype == log_prob.dtype == torch.float32
-    for found, exact in zip(gradients, oracle(p)[2:]):
-        assert found.dtype == dtype
-        torch.testing.assert_close(found, exact.to(dtype), rtol=2e-2, atol=float(exact.abs().max()) * 1e-2)
+    for gradient, exact in zip(gradients, oracle(p)[2:]):
+        assert gradient.dtype == dtype
+        torch.testing.assert_close(gradient, exact.to(dtype), rtol=2e-2, atol=float(exact.abs().max()) * 1e-2)
 
 
 @all_kernels
@@ -318,18 +318,18 @@ def test_half_precision_gives_gradients_of_its_own_type_from_float32(
 def test_zero_vectors_are_finite_and_as_in_the_reference(kernel: str, smoothing: float) -> None:
     p = problem(kernel=kernel, smoothing=smoothing)
     p.features[2], p.vectors[3] = 0, 0
-    found = p.solve()
-    assert all(bool(x.isfinite().all()) for x in found)
-    assert_close(found, p.solve(reference_loss), 1e-5)
+    results = p.solve()
+    assert all(bool(x.isfinite().all()) for x in results)
+    assert_close(results, p.solve(reference_loss), 1e-5)
 
 
 @smoothings
 def test_hopeless_tokens_have_finite_losses_and_gradients(smoothing: float) -> None:
     p = problem(kernel="dot", smoothing=smoothing)
     p.features *= 2000
-    found = p.solve()
-    assert float(found[1].min()) < -1000
-    assert_close(found, oracle(p), 1e-5)
+    results = p.solve()
+    assert float(results[1].min()) < -1000
+    assert_close(results, oracle(p), 1e-5)
 
 
 # --- memory

@@ -15,8 +15,8 @@ FINETUNE = "--criterion kerbs_cross_entropy --max-update 2"
 
 
 def hypotheses(output: str) -> list[tuple[str, float, str]]:
-    found = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", output, re.M)
-    return sorted((number, float(score), text) for number, score, text in found)
+    lines = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", output, re.M)
+    return sorted((number, float(score), text) for number, score, text in lines)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_an_approximation_is_asked_for_and_measured(
     options = ("--kerbs-start-noise", "1", "--kerbs-start-split", "noise")
     main(transformer_lm / "checkpoint_last.pt", kerbs, "--data", text, *options)
     with pytest.raises(
-        SystemExit, match=r"has no equal with a softmax: .* senses with different vectors; --approximate"
+        SystemExit, match=r"cannot be converted exactly: .* senses with different vectors; --approximate"
     ):
         main(kerbs, back, "--data", text, "--to-softmax")
     assert not back.exists()
@@ -161,10 +161,10 @@ def test_an_approximation_is_asked_for_and_measured(
     assert abs(after - before) > 1
     # noise sums to zero, so the nearest softmax is the one that it began with
     name = "decoder.output_projection.weight"
-    stock, found = (
+    stock, converted = (
         torch.load(path, weights_only=False)["model"][name] for path in (f"{transformer_lm}/checkpoint_last.pt", back)
     )
-    torch.testing.assert_close(found, stock, atol=1e-5, rtol=0)
+    torch.testing.assert_close(converted, stock, atol=1e-5, rtol=0)
 
 
 def test_an_old_checkpoint_with_args(transformer: Path, pairs: Path, tmp_path: Path) -> None:

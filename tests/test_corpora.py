@@ -125,11 +125,11 @@ def test_files_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "train.en").write_bytes(b"alone\r\n" + (tmp_path / "train.en").read_bytes())
     main(["pairs", str(tmp_path), str(tmp_path / "text"), "--max-words", "7"])
     assert text_of(tmp_path / "text", "train.de") == [one[0] for one in pairs(30, 30)]
-    found = json.loads((tmp_path / "text" / "corpus.json").read_text())
-    assert found["pairs"] == {"train": 30, "valid": 5, "test": 5}
-    assert found["left_out"] == {"train: empty on one side": 1}
+    summary = json.loads((tmp_path / "text" / "corpus.json").read_text())
+    assert summary["pairs"] == {"train": 30, "valid": 5, "test": 5}
+    assert summary["left_out"] == {"train: empty on one side": 1}
     (tmp_path / "val.en").unlink()
-    assert "val.en is not" in refusal("pairs", tmp_path, tmp_path / "other")
+    assert "val.en does not" in refusal("pairs", tmp_path, tmp_path / "other")
 
 
 def test_tabs_need_two_columns(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ def test_they_agree_with_plain_float64(
     b = torch.randn(len(words), generator=generator) if bias else None
     senses = Senses(w, None if kernel == "dot" else theta, b, SenseIndex(words, V), kernel)
     wide = replace(senses, **{x: None if (y := getattr(senses, x)) is None else y.double() for x in PARAMETERS})
-    found = solve(h, senses, target, smoothing if V > 1 else 0.0)
+    results = solve(h, senses, target, smoothing if V > 1 else 0.0)
     exact = solve(h.double(), wide, target, smoothing if V > 1 else 0.0)
-    for f, e in zip(found, exact):
+    for f, e in zip(results, exact):
         # scores grow with size, and a score of 200 has an error of 1e-5, whoever computes it in float32
         assert float((f - e).abs().max()) <= 2e-5 * max(1.0, size) * max(float(e.abs().max()), 0.5 * max(1.0, size))
     log_probs = WordScorer(senses)(h)
@@ -99,9 +99,9 @@ def test_only_float32_on_a_cpu_is_compiled() -> None:
 def test_packed_products_are_products(n: int, S: int, d: int) -> None:
     generator = torch.Generator().manual_seed(n)
     matrix, features = (torch.randn(size, d, generator=generator) for size in (S, n))
-    found = PackedMatrix(matrix, 160).products(features)
-    torch.testing.assert_close(found, (features.double() @ matrix.double().t()).float())
-    assert found.stride(0) % 16 == 0
+    products = PackedMatrix(matrix, 160).products(features)
+    torch.testing.assert_close(products, (features.double() @ matrix.double().t()).float())
+    assert products.stride(0) % 16 == 0
     features[0] = torch.nan
     assert PackedMatrix(matrix, 160).products(features)[0].isnan().all()
 

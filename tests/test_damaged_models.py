@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_damaged_files import DAMAGES, VALUES, attempt, damage, edited, tree
+from damages import DAMAGES, VALUES, attempt, damage, edited, tree
 
 from kerbs_fairseq.cli import convert, export
 from kerbs_fairseq.runs import checkpoint as schema

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluated import made_up
-from test_damaged_files import DAMAGES, attempt, damage, tree
+from damages import DAMAGES, attempt, damage, tree
+from evaluated import evaluated_run
 
 from kerbs_fairseq.evaluation import command as evaluate
 from kerbs_fairseq.evaluation import sweep
@@ -25,8 +25,8 @@ SHAPES = ["1", "null", '"text"', "[]", "[1, 2]", "{}", '{"sides": 3}', '{"sides"
 
 def folder_of_bleu(out: Path) -> tuple[list[list[object]], list[Path]]:
     """Two evaluated runs of a dialog recipe: the commands over them, and their files."""
-    runs = [made_up(out, cell, 1, [*WANTED[:20], *["a b"] * 10]) for cell in ("seq2seq-softmax", "seq2seq-kerbs")]
-    for run in [*runs, made_up(out, "seq2seq-kerbs", 2, WANTED)]:
+    runs = [evaluated_run(out, cell, 1, [*WANTED[:20], *["a b"] * 10]) for cell in ("seq2seq-softmax", "seq2seq-kerbs")]
+    for run in [*runs, evaluated_run(out, "seq2seq-kerbs", 2, WANTED)]:
         (run / "training").write_text("--arch lstm --lr 0.1")
         (run / "evaluation").write_text("--lenpen 1")
         (run / "command").write_text("recipes/x/train.sh --out OUT --seed 1")
@@ -103,7 +103,7 @@ def test_one_line_or_success(make: Any, out: Path, tmp_path: Path, monkeypatch: 
 
 def test_folders_of_other_people(out: Path, tmp_path: Path) -> None:
     task = "dialog_dailydialog"
-    run = made_up(out, "seq2seq-softmax", 1, WANTED)
+    run = evaluated_run(out, "seq2seq-softmax", 1, WANTED)
     foreign = tmp_path / "my model" / "last"
     shutil.copytree(run, foreign)
     for arguments in (

@@ -9,15 +9,15 @@ import torch
 from kerbs_fairseq.demo.homonyms import Homonym, right, shuffled, table
 from kerbs_fairseq.demo.truth import (
     Comparison,
-    found_senses,
     kinds_of_words,
+    learned_senses,
     means_by_kind,
     true_senses,
 )
 
 
 @pytest.mark.parametrize(
-    ("true", "found", "expected"),
+    ("true", "learned", "expected"),
     [
         ([1, 1, 2, 3], [1, 1, 2, 4], 1.0),
         ([1, 2, 3], [3, 2, 1], -1.0),
@@ -25,8 +25,8 @@ from kerbs_fairseq.demo.truth import (
         ([1, 2, 3], [2, 2, 2], 0.0),
     ],
 )
-def test_correlation(true: list[int], found: list[int], expected: float) -> None:
-    assert Comparison(np.array(true), np.array(found)).correlation == pytest.approx(expected)
+def test_correlation(true: list[int], learned: list[int], expected: float) -> None:
+    assert Comparison(np.array(true), np.array(learned)).correlation == pytest.approx(expected)
 
 
 def test_many_senses_are_counted_together() -> None:
@@ -47,8 +47,8 @@ def test_table() -> None:
 
 def test_means_by_kind(corpus: Path) -> None:
     kinds = {"bank": "homonym", "spring": "homonym", "the": "grammar", "acre": "narrow"}
-    found = {"the": 1, "bank": 3, "spring": 2, "acre": 1, "<unk>": 1}
-    assert means_by_kind(found, kinds) == {"homonym": 2.5, "grammar": 1.0, "narrow": 1.0}
+    learned = {"the": 1, "bank": 3, "spring": 2, "acre": 1, "<unk>": 1}
+    assert means_by_kind(learned, kinds) == {"homonym": 2.5, "grammar": 1.0, "narrow": 1.0}
     assert set(kinds_of_words(corpus / "truth.tsv").values()) == {"homonym", "grammar", "narrow", "topic", "wide"}
 
 
@@ -59,9 +59,9 @@ def test_files(corpus: Path, pairs: Path, tmp_path: Path) -> None:
     sense_to_word = torch.cat([torch.arange(4 + len(words)), torch.tensor([4, 4, 5])])
     head = {"sense_to_word": sense_to_word, "vectors": torch.zeros(len(sense_to_word), 2)}
     torch.save({"model": {f"decoder.head.senses.{name}": value for name, value in head.items()}}, tmp_path / "c.pt")
-    found = found_senses(tmp_path / "c.pt", pairs / "dict.tgt.txt")
-    assert [found[word] for word in words[:3]] == [3, 2, 1]
-    assert len(Comparison.of(true, found).true) == len(set(words) & set(true))
+    learned = learned_senses(tmp_path / "c.pt", pairs / "dict.tgt.txt")
+    assert [learned[word] for word in words[:3]] == [3, 2, 1]
+    assert len(Comparison.of(true, learned).true) == len(set(words) & set(true))
 
 
 def test_senses_that_are_the_true_ones() -> None:

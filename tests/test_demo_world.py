@@ -169,9 +169,9 @@ def test_narrow_and_wide_words_differ_in_their_contexts(full: Path) -> None:
             counts[word] += 1
             neighbours[word] |= {other for other in line if range_of.get(other) != "grammar"}
     spread = collections.defaultdict(list)
-    for word, found in neighbours.items():
+    for word, words in neighbours.items():
         if 80 <= counts[word] <= 250 and word in range_of:
-            spread[range_of[word]].append(len(found))
+            spread[range_of[word]].append(len(words))
     mean = {name: sum(values) / len(values) for name, values in spread.items()}
     assert mean["narrow"] < mean["topic"] < mean["wide"]
 

@@ -31,9 +31,9 @@ def test_the_loss_through_triton(monkeypatch: pytest.MonkeyPatch, kernel: str, s
     p = problem(kernel=kernel, smoothing=smoothing, bias=bias)
     with triton_oracle.interpreter(LOADED, triton_oracle.SMALL_BLOCKS):
         assert dispatch.backend_of(p.vectors) == "triton"
-        found = p.solve(chunk=4)
+        results = p.solve(chunk=4)
         log_probs = WordScorer(p.senses)(p.features)
-    assert_close(found, oracle(p), 1e-5)
+    assert_close(results, oracle(p), 1e-5)
     scores = sense_scores(p.features, p.vectors, p.theta, kernel, p.bias)
     torch.testing.assert_close(log_probs, word_log_probs(scores, p.index), rtol=1e-5, atol=1e-5)
 

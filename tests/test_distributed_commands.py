@@ -10,7 +10,7 @@ from kerbs_fairseq.plugin import fairseq_patches
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough]  # with KerBS: test_kerbs_commands.py
 
-# Shards are dealt batch by batch: with --update-freq 2 one process takes the same two batches for an update.
+# Shards are distributed batch by batch: with --update-freq 2 one process takes the same two batches for an update.
 UPDATES = "--max-update 4 --dropout 0 --attention-dropout 0"
 LSTM_UPDATES = "--max-update 4 --dropout 0"
 

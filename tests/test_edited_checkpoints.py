@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from damages import MISSING, VALUES
 from inprocess import prepare
-from test_damaged_files import MISSING, VALUES
 
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 from kerbs_fairseq.runs.errors import UserError
@@ -30,7 +30,7 @@ def model(joined: Path) -> Any:
         ("senses.sense_to_word", -1, "senses of no word"),
         ("senses.sense_to_word", 0.5, "sense_to_word has the type torch.float32"),
         ("senses.sense_to_word", torch.tensor([0, 1]), "sense_to_word of 2 senses"),
-        ("senses.sense_to_word", "text", "sense_to_word is no tensor"),
+        ("senses.sense_to_word", "text", "sense_to_word is not a tensor"),
         ("senses.rates", torch.tensor([0, 1]), "the rates of θ and bias are"),
         ("statistics.decay", torch.tensor([0.1, 0.1]), "decay has the shape"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import ENVIRONMENT, PACKAGE, QUICK, SMALL_TRANSFORMER, start
-from test_damaged_files import tree
+from damages import tree
 
 pytestmark = pytest.mark.e2e
 
@@ -63,7 +63,7 @@ def test_a_missing_restore_file_is_refused(pairs: Path, tmp_path: Path) -> None:
         done = start(f"{command} --max-update 2 --restore-file {path}")
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
-        assert f"kerbs_fairseq: --restore-file {path} is not there" in done.stderr.splitlines()[-1]
+        assert f"kerbs_fairseq: --restore-file {path} does not exist" in done.stderr.splitlines()[-1]
         assert not [*(tmp_path / "save").glob("*.pt")]
     # a script that begins a training and goes on with it names the last checkpoint before there is one
     assert start(f"{command} --max-update 1 --restore-file {tmp_path}/save/checkpoint_last.pt").returncode == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluated import made_up
+from evaluated import evaluated_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
@@ -75,10 +75,10 @@ def test_number_of_parameters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", [1, 4])
 @given(corpus=CORPUS)
 def test_bleu_from_sums_is_that_of_sacrebleu(order: int, corpus: list[tuple[str, str]]) -> None:
-    found, wanted = [h for h, _ in corpus], [r for _, r in corpus]
+    outputs, wanted = [h for h, _ in corpus], [r for _, r in corpus]
     scorer = Bleu(order)
-    expected = BLEU(max_ngram_order=order).corpus_score(found, [wanted]).score
-    assert scorer.score(scorer.statistics(found, wanted).sum(0)) == pytest.approx(expected)
+    expected = BLEU(max_ngram_order=order).corpus_score(outputs, [wanted]).score
+    assert scorer.score(scorer.statistics(outputs, wanted).sum(0)) == pytest.approx(expected)
 
 
 def test_bleu_1_by_hand() -> None:
@@ -100,7 +100,7 @@ def test_perplexity_is_per_word_whatever_the_pieces() -> None:
 def test_the_bootstrap_is_that_of_brute_force() -> None:
     generator = np.random.default_rng(3)
     system, baseline = generator.uniform(1, 2, (2, 6, 2)), generator.uniform(1, 2, (3, 6, 2))
-    found = paired_bootstrap(Perplexity(), system, baseline, samples=200, seed=5)
+    comparison = paired_bootstrap(Perplexity(), system, baseline, samples=200, seed=5)
     drawn = []
     weights = np.random.default_rng(5).multinomial(6, [1 / 6] * 6, size=200)
     for weight in weights:
@@ -110,16 +110,16 @@ def test_the_bootstrap_is_that_of_brute_force() -> None:
             ppl = [math.exp(sum(s[i][0] for i in chosen) / sum(s[i][1] for i in chosen)) for s in of_one]
             means.append(sum(ppl) / len(ppl))
         drawn.append(means[0] - means[1])
-    assert found.p == (sum(d >= 0 for d in drawn) + 1) / 201
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+    assert comparison.p == (sum(d >= 0 for d in drawn) + 1) / 201
+    assert (comparison.low, comparison.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
 
 
 @settings(max_examples=20, deadline=None)
 @given(CORPUS)
 def test_a_system_is_no_better_than_itself(corpus: list[tuple[str, str]]) -> None:
     one = Bleu(1).statistics([h for h, _ in corpus], [r for _, r in corpus])[None]
-    found = paired_bootstrap(Bleu(1), one, one, samples=20)
-    assert (found.difference, found.p) == (0, 1)
+    comparison = paired_bootstrap(Bleu(1), one, one, samples=20)
+    assert (comparison.difference, comparison.p) == (0, 1)
 
 
 def test_better_everywhere_is_significant_in_both_directions() -> None:
@@ -137,10 +137,10 @@ def test_better_everywhere_is_significant_in_both_directions() -> None:
 
 def test_the_table_has_the_papers_figures_and_ours(out: Path) -> None:
     bad, good = ["a x y", "d x y", "g x y"] * 10, ["a b y", "d e y", "g h y"] * 10
-    made_up(out, "seq2seq-softmax", 1, bad)
-    made_up(out, "seq2seq-softmax", 2, good)
-    made_up(out, "seq2seq-kerbs", 1, good)
-    made_up(out, "seq2seq-kerbs", 3, good)  # a seed that softmax does not have: not in the difference
+    evaluated_run(out, "seq2seq-softmax", 1, bad)
+    evaluated_run(out, "seq2seq-softmax", 2, good)
+    evaluated_run(out, "seq2seq-kerbs", 1, good)
+    evaluated_run(out, "seq2seq-kerbs", 3, good)  # a seed that softmax does not have: not in the difference
     table = markdown("dialog_dailydialog", out, failed=["seq2seq-mos, seed 1", "seq2seq-kerbs, seed 4"])
     rows = {
         line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| `seq2seq") and "M |" in line
@@ -157,12 +157,12 @@ def test_the_table_has_the_papers_figures_and_ours(out: Path) -> None:
 
 def test_variants_have_rows_of_their_own(out: Path) -> None:
     good, bad = ["a b y", "d e y", "g h y"] * 10, ["a x y", "d x y", "g x y"] * 10
-    made_up(out, "seq2seq-softmax", 1, bad)
-    made_up(out, "seq2seq-softmax+wide", 1, good)
-    kerbs = made_up(out, "seq2seq-kerbs+wide", 1, good)
+    evaluated_run(out, "seq2seq-softmax", 1, bad)
+    evaluated_run(out, "seq2seq-softmax+wide", 1, good)
+    kerbs = evaluated_run(out, "seq2seq-kerbs+wide", 1, good)
     (kerbs / "scores.json").write_text('{"bleu": 1.0, "parameters": null, "valid_ppl": Infinity}')  # logs may not say
-    made_up(out, "magic-softmax+wide", 1, good)  # not of this recipe
-    made_up(out, "seq2seq-softmax+..", 1, good)  # no name
+    evaluated_run(out, "magic-softmax+wide", 1, good)  # not of this recipe
+    evaluated_run(out, "seq2seq-softmax+..", 1, good)  # no name
     table = markdown("dialog_dailydialog", out, ["seq2seq-mos+deep, seed 1"])
     rows = [line for line in table.splitlines() if line.startswith("| ")][:6]
     assert [row.split(" | ")[1] for row in rows[2:]] == ["softmax", "softmax (wide)", "MoS (deep)", "KerBS (wide)"]
@@ -173,8 +173,8 @@ def test_variants_have_rows_of_their_own(out: Path) -> None:
 
 
 def test_compare_shows_outputs_side_by_side(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = made_up(out, "seq2seq-softmax", 1, ["a x y", "same", "g x y"] * 10)
-    b = made_up(out, "seq2seq-kerbs", 1, ["a b y", "same", "g h y"] * 10)
+    a = evaluated_run(out, "seq2seq-softmax", 1, ["a x y", "same", "g x y"] * 10)
+    b = evaluated_run(out, "seq2seq-kerbs", 1, ["a b y", "same", "g h y"] * 10)
     command.main(["compare", "dialog_dailydialog", str(out), str(a), str(b), "--samples", "2"])
     shown = capsys.readouterr().out
     assert "seq2seq-kerbs against seq2seq-softmax: +" in shown
@@ -185,12 +185,12 @@ def test_compare_shows_outputs_side_by_side(out: Path, capsys: pytest.CaptureFix
 
 
 def test_a_broken_or_foreign_folder_is_told_from_a_run(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good = made_up(out, "seq2seq-softmax", 1, ["a"] * 30)
+    good = evaluated_run(out, "seq2seq-softmax", 1, ["a"] * 30)
     aside = good.with_name("seed_1_old")
     aside.mkdir()
     (aside / "scores.json").write_text("{}")
     assert markdown("dialog_dailydialog", out).count("| softmax |") == 1, "what was put aside does not count"
-    shorter = made_up(out, "seq2seq-kerbs", 1, ["a"] * 30)
+    shorter = evaluated_run(out, "seq2seq-kerbs", 1, ["a"] * 30)
     (shorter / "test.hyp").write_text("a\n")
     with pytest.raises(SystemExit, match=r"seq2seq-kerbs/seed_1: 1 outputs for 30 sentences"):
         command.main(["compare", "dialog_dailydialog", str(out), str(good), str(shorter)])
@@ -341,5 +341,5 @@ def test_mistakes_get_one_line(out: Path, recipe: Path, arguments: list[str], me
     recipe.rename(language_model)
     with pytest.raises(SystemExit, match="a language model is not searched with beams"):
         sweep.main([str(language_model), "--out", str(out), "--lenpen-grid", "1"])
-    with pytest.raises(SystemExit, match="is no recipe"):
+    with pytest.raises(SystemExit, match="is not a recipe"):
         sweep.main([str(out), "--out", str(out)])

@@ -24,8 +24,8 @@ rows = [[source.get(word, source["<unk>"]) for word in line] + [settings["eos"]]
 longest = max(map(len, rows))
 tokens = torch.tensor([[settings["pad"]] * (longest - len(row)) + row for row in rows])
 with torch.no_grad():
-    found = model({"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([len(row) for row in rows])}})
-for number, beams in enumerate(found):
+    of_sentences = model({"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([len(row) for row in rows])}})
+for number, beams in enumerate(of_sentences):
     print(number, *(words[i] for i in beams[0]["tokens"].tolist() if i != settings["eos"]))
 """
 
@@ -51,9 +51,9 @@ def test_it_translates_as_fairseq_generate_does_without_fairseq(
     text = corpus / "parallel" / "test.src"
     done = launch([sys.executable, str(tmp_path / "alone.py"), str(out), str(text)], fresh=True)
     assert done.returncode == 0, done.stderr
-    found = {int(number): " ".join(words) for number, *words in map(str.split, done.stdout.splitlines())}
+    translations = {int(number): " ".join(words) for number, *words in map(str.split, done.stdout.splitlines())}
     lines = re.findall(r"^H-(\d+)\t\S+\t(.*)$", generate(pairs, trained, options), re.M)
-    assert found == {int(number): words for number, words in lines}
+    assert translations == {int(number): words for number, words in lines}
 
 
 def test_pruned_and_in_half_precision(

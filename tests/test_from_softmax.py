@@ -33,7 +33,7 @@ def scores_of(weight: torch.Tensor, bias: torch.Tensor, features: torch.Tensor) 
     return torch.log_softmax(features @ weight.t() + bias, -1)
 
 
-def words_of(rows: from_softmax.Rows, sense_to_word: torch.Tensor, n: int, features: torch.Tensor) -> torch.Tensor:
+def words_of(rows: from_softmax.Weights, sense_to_word: torch.Tensor, n: int, features: torch.Tensor) -> torch.Tensor:
     scores = sense_scores(features, rows.vectors, None, "dot", rows.bias)
     return word_log_probs(scores, SenseIndex(sense_to_word, n))
 

@@ -65,8 +65,8 @@ def test_a_full_disk_loses_no_checkpoint_and_no_move(small: Path, tmp_path: Path
     run(f"{command} 12 {places}")
     run(f"{command} 12 --save-dir {tmp_path}/whole --kerbs-move-log {tmp_path}/moves.tsv")
     assert (small / "moves.tsv").read_bytes() == (tmp_path / "moves.tsv").read_bytes()
-    found, expected = weights(small), weights(tmp_path / "whole")
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    saved, expected = weights(small), weights(tmp_path / "whole")
+    assert all(torch.equal(saved[name], value) for name, value in expected.items())
 
 
 # --- tools that write a model: the checkpoint they were given, their folder, and the rest of their command line

@@ -6,9 +6,7 @@ from typing import Any
 
 import inprocess
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from test_damaged_files import (
+from damages import (
     TOOLS,
     of_average,
     of_dialogs,
@@ -21,6 +19,8 @@ from test_damaged_files import (
     of_words,
     tree,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kerbs_fairseq.demo import write as demo_corpus
 from kerbs_fairseq.runs.errors import UserError

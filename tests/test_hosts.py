@@ -60,8 +60,8 @@ def begin(host: str, command: str, log: Path) -> subprocess.Popen:
 
 def workers(launcher: subprocess.Popen) -> list[int]:
     """The processes that torchrun has started."""
-    found = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    return [int(x) for x in found if b"fairseq-train" in Path(f"/proc/{x}/cmdline").read_bytes()]
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    return [int(x) for x in children if b"fairseq-train" in Path(f"/proc/{x}/cmdline").read_bytes()]
 
 
 @contextlib.contextmanager

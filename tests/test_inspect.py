@@ -1,4 +1,4 @@
-"""kerbs-inspect: what it says of made-up and of trained models, and of files that are none."""
+"""kerbs-inspect on synthetic models, on trained models, and on files that are not models."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train, twin
-from made_up_runs import WORDS, checkpoint, dictionary_folder
+from synthetic_runs import WORDS, checkpoint
 
 from kerbs_fairseq.functional.kernel import released_theta
 from kerbs_fairseq.inspection import command as inspect
@@ -17,31 +17,21 @@ from kerbs_fairseq.runs.checkpoint import Code, fingerprint
 from kerbs_fairseq.runs.errors import UserError
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return dictionary_folder(tmp_path)
+def test_words_by_number_of_senses(synthetic: Path) -> None:
+    lines = {line["senses"]: line for line in findings.by_number(load(synthetic))}
+    assert {n: line["words"] for n, line in lines.items()} == {1: 1, 2: 2, 3: 1}
+    assert lines[2]["samples"] == ["the", "river"]  # the more frequent first
+    assert lines[3]["samples"] == ["bank"]
 
 
-@pytest.fixture
-def made_up(tmp_path: Path, data: Path) -> Path:
-    return checkpoint(tmp_path / "checkpoint.pt", data)
-
-
-def test_words_by_number_of_senses(made_up: Path) -> None:
-    found = {line["senses"]: line for line in findings.by_number(load(made_up))}
-    assert {n: line["words"] for n, line in found.items()} == {1: 1, 2: 2, 3: 1}
-    assert found[2]["samples"] == ["the", "river"]  # the more frequent first
-    assert found[3]["samples"] == ["bank"]
-
-
-def test_movers_are_counted_from_the_first_allocation(made_up: Path) -> None:
-    model, first = load(made_up), torch.tensor([1, 1, 1, 1, 2, 2, 3, 1])
+def test_movers_are_counted_from_the_first_allocation(synthetic: Path) -> None:
+    model, first = load(synthetic), torch.tensor([1, 1, 1, 1, 2, 2, 3, 1])
     assert torch.equal(model.initial, first)
-    found = findings.movers(model)
-    for line in found["won"] + found["lost"]:
+    movers = findings.movers(model)
+    for line in movers["won"] + movers["lost"]:
         at = model.find(line["word"])
         assert (line["from"], line["to"]) == (int(first[at]), int(model.numbers[at]))
-    assert sum(len(lines) for lines in found.values()) == int((model.numbers != first).sum())
+    assert sum(len(lines) for lines in movers.values()) == int((model.numbers != first).sum())
 
 
 def test_an_old_checkpoint_does_not_know_its_start(
@@ -129,8 +119,8 @@ def test_models_of_ones_own_need_their_code_by_name_or_trust(tmp_path: Path, mon
     contexts.import_code(Code("kerbs_lstm", "translation", "elsewhere"), None)  # ours, and known
 
 
-def test_one_word_in_detail(made_up: Path) -> None:
-    word = findings.word_in_detail(load(made_up), "bank")
+def test_one_word_in_detail(synthetic: Path) -> None:
+    word = findings.word_in_detail(load(synthetic), "bank")
     assert [sense["sense"] for sense in word["senses"]] == [4, 5, 6]
     assert [round(sense["share"], 3) for sense in word["senses"]] == [0.6, 0.396, 0.004]
     assert word["senses"][0]["nearest"][0] == {"word": "money", "cosine": pytest.approx(1.0)}
@@ -140,10 +130,10 @@ def test_one_word_in_detail(made_up: Path) -> None:
     assert word["theta"] == pytest.approx(float((thetas * torch.tensor([0.6, 0.396, 0.004])).sum()), abs=1e-6)
 
 
-def test_idle_senses(made_up: Path) -> None:
-    found = findings.idle(load(made_up))
-    assert found["senses"] == 1  # the senses of "the" have no usage, and equal shares
-    assert found["words"] == [{"word": "bank", "idle": 1, "of": 3}]
+def test_idle_senses(synthetic: Path) -> None:
+    idle = findings.idle(load(synthetic))
+    assert idle["senses"] == 1  # the senses of "the" have no usage, and equal shares
+    assert idle["words"] == [{"word": "bank", "idle": 1, "of": 3}]
 
 
 def test_theta_is_what_the_kernel_uses(tmp_path: Path, data: Path) -> None:
@@ -182,11 +172,11 @@ def test_language_models_with_fewer_words_than_their_dictionary(tmp_path: Path, 
     assert load(path).words[4:] == WORDS
 
 
-def test_broken_dictionaries_and_old_checkpoints_get_one_line(tmp_path: Path, made_up: Path, data: Path) -> None:
+def test_broken_dictionaries_and_old_checkpoints_get_one_line(tmp_path: Path, synthetic: Path, data: Path) -> None:
     (data / "dict.tgt.txt").write_bytes(b"\xff\xfe nonsense")
     with pytest.raises(UserError, match="cannot be read as a dictionary"):
-        load(made_up)
-    state = torch.load(made_up, weights_only=False)
+        load(synthetic)
+    state = torch.load(synthetic, weights_only=False)
     del state["model"]["decoder.head.senses.kernel_id"]
     torch.save(state, tmp_path / "old.pt")
     with pytest.raises(UserError, match="another version"):
@@ -219,17 +209,17 @@ def test_half_precision_is_read(tmp_path: Path, data: Path) -> None:
 
 
 def test_without_a_dictionary_words_are_numbers(
-    tmp_path: Path, made_up: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, synthetic: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (data / "dict.tgt.txt").unlink()
-    inspect.main([str(made_up)])
+    inspect.main([str(synthetic)])
     printed = capsys.readouterr().out
     assert "No dictionary found" in printed
     assert "#4" in printed
 
 
-def test_the_terminal_shows_every_part(made_up: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect.main([str(made_up), "--word", "bank", "--group", "water=river,bank"])
+def test_the_terminal_shows_every_part(synthetic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect.main([str(synthetic), "--word", "bank", "--group", "water=river,bank"])
     printed = capsys.readouterr().out
     for part in ("12 senses of 8 words", "Senses per word", "Most moved", "θ of all senses", "Groups", "water",
                  "Idle senses: 1 (8.3%)", "bank, 10 times", "money 1.00"):  # fmt: skip
@@ -245,21 +235,21 @@ def test_the_terminal_shows_every_part(made_up: Path, capsys: pytest.CaptureFixt
         ("--contexts 0", "--contexts 0: at least 1"),
     ],
 )
-def test_mistakes_get_one_line(made_up: Path, options: str, message: str) -> None:
+def test_mistakes_get_one_line(synthetic: Path, options: str, message: str) -> None:
     with pytest.raises(SystemExit) as stopped:
-        inspect.main([str(made_up), *options.split()])
+        inspect.main([str(synthetic), *options.split()])
     assert message in str(stopped.value)
     assert "\n" not in str(stopped.value)
 
 
-def test_another_dictionary_is_refused(made_up: Path, data: Path, tmp_path: Path) -> None:
+def test_another_dictionary_is_refused(synthetic: Path, data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(UserError, match="has no dictionary of the target"):
-        load(made_up, other)
+        load(synthetic, other)
     (other / "dict.tgt.txt").write_text("a 1\n")
     with pytest.raises(UserError, match=r"dict\.tgt\.txt has 5 words, the model has 8"):
-        load(made_up, other)
+        load(synthetic, other)
 
 
 def test_what_is_no_kerbs_model(tmp_path: Path) -> None:
@@ -292,9 +282,9 @@ def test_trained_models_with_contexts(pairs: Path, text: Path, tmp_path: Path, m
     folder = text if "_lm" in model else pairs
     train(folder, twin(model), tmp_path, f"--criterion kerbs_cross_entropy --max-update 4 {options}")
     printed = start(f"kerbs-inspect {tmp_path}/checkpoint_last.pt --json --data {folder} --word the --word a").stdout
-    found = json.loads(printed)
-    assert [word["word"] for word in found["words"]] == ["the", "a"]
-    for word in found["words"]:
+    result = json.loads(printed)
+    assert [word["word"] for word in result["words"]] == ["the", "a"]
+    for word in result["words"]:
         assert abs(sum(sense["share"] for sense in word["senses"]) - 1) < 1e-5
         contexts = [context for sense in word["senses"] for context in sense["contexts"]]
         assert contexts
@@ -303,7 +293,7 @@ def test_trained_models_with_contexts(pairs: Path, text: Path, tmp_path: Path, m
     # every time that the word is a target is counted
     lines = (folder.parent / "corpus").glob("mono/valid.txt" if folder == text else "parallel/valid.tgt")
     times = sum(line.split().count("the") for path in lines for line in path.read_text().splitlines())
-    assert sum(sense["meant"] for sense in found["words"][0]["senses"]) == times
+    assert sum(sense["meant"] for sense in result["words"][0]["senses"]) == times
     assert "Senses per word" in run(f"kerbs-inspect {tmp_path}/checkpoint_last.pt")
     missing = start(f"kerbs-inspect {tmp_path}/checkpoint_last.pt --data {folder} --word the --split nowhere")
     assert missing.returncode == 1

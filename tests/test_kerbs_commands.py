@@ -39,7 +39,7 @@ def kerbs(once, pairs: Path) -> Path:
 def test_training_logs_loss_and_perplexity_to_base_2(pairs: Path, tmp_path: Path) -> None:
     log = train(pairs, twin(SMALL_LSTM), tmp_path, f"{KERBS} --max-epoch 2", fresh=True)
     assert "in bits (base 2) per token, nll_loss too; ppl is 2^nll_loss" in log
-    first, second = (json.loads(found) for found in re.findall(r"\| valid \| (\{.*\})", log))
+    first, second = (json.loads(values) for values in re.findall(r"\| valid \| (\{.*\})", log))
     assert float(second["valid_nll_loss"]) < float(first["valid_nll_loss"]) < float(first["valid_loss"])
     assert 2 ** float(second["valid_nll_loss"]) == pytest.approx(float(second["valid_ppl"]), rel=1e-2)
 

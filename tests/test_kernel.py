@@ -60,9 +60,9 @@ def test_k_and_its_derivatives_over_the_grid(theta: float, dtype: torch.dtype, t
     by_c, by_theta = torch.autograd.grad(k.sum(), (c, t))
     points = list(zip(c.tolist(), t.tolist()))
     assert relative_error(k, [exact_k(*point) for point in points]) <= tolerance
-    for found, oracle in ((by_c, exact_slope), (by_theta, exact_by_theta)):
+    for slope, oracle in ((by_c, exact_slope), (by_theta, exact_by_theta)):
         exact = [oracle(*point) for point in points]
-        assert relative_error(found, exact, max(map(abs, exact))) <= tolerance
+        assert relative_error(slope, exact, max(map(abs, exact))) <= tolerance
 
 
 @precision
@@ -72,7 +72,7 @@ def test_sense_scores_and_their_gradients_over_the_grid(theta: float, dtype: tor
     w = torch.tensor([[0.7, 0.0]], dtype=dtype).repeat(len(COSINES), 1).requires_grad_()
     t = torch.full((len(COSINES),), theta, dtype=dtype, requires_grad=True)
     K = sense_scores(h, w, t).diagonal()  # each w and θ meets one h, to have its gradient for itself
-    found = torch.autograd.grad(K.sum(), (h, w, t))
+    gradients = torch.autograd.grad(K.sum(), (h, w, t))
 
     exact: dict[str, list] = {"K": [], "h": [], "w": [], "theta": []}
     with mp.workdps(DIGITS):
@@ -92,7 +92,7 @@ def test_sense_scores_and_their_gradients_over_the_grid(theta: float, dtype: tor
                     for a, b in zip(one, other)
                 ]
     assert relative_error(K, exact["K"]) <= tolerance
-    for gradient, name in zip(found, ("h", "w", "theta")):
+    for gradient, name in zip(gradients, ("h", "w", "theta")):
         assert relative_error(gradient.flatten(), exact[name], max(map(abs, exact[name]))) <= tolerance, name
 
 
@@ -172,9 +172,9 @@ def test_released_theta_lies_between_its_limits_and_starts_at_minus_1(dtype: tor
     with mp.workdps(DIGITS):
         for x in raw.tolist():
             limit = 4 if x > 0 else 5
-            bent = mpmath.tanh(mpf(x) / limit)
-            exact.append(-mpmath.exp(limit * bent))
-            slopes.append((1 - bent**2) * exact[-1])
+            ratio = mpmath.tanh(mpf(x) / limit)
+            exact.append(-mpmath.exp(limit * ratio))
+            slopes.append((1 - ratio**2) * exact[-1])
     assert relative_error(theta, exact) <= tolerance
     assert bool((theta >= -math.exp(4) * 1.00001).all())
     assert bool((theta <= -math.exp(-5) * 0.99999).all())
@@ -201,8 +201,8 @@ def test_zero_vectors_and_half_precision_stay_finite(dtype: torch.dtype, name: s
     h, w = torch.randn(4, 8) * 20, torch.randn(len(THETAS), 8)
     h[1], w[1] = 0, 0
     h, w, t = (x.to(dtype).requires_grad_() for x in (h, w, torch.tensor(THETAS)))
-    bent = released_theta(t) if name == "released" else bounded(t, 8.0)
-    scores = sense_scores(h, w, bent, name)
+    theta = released_theta(t) if name == "released" else bounded(t, 8.0)
+    scores = sense_scores(h, w, theta, name)
     assert scores.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert torch.equal(scores[1], torch.zeros_like(scores[1]))
     assert torch.equal(scores[:, 1], torch.zeros_like(scores[:, 1]))
@@ -244,8 +244,8 @@ def test_a_theta_at_the_bound_can_come_back_but_not_go_on(theta: float) -> None:
 def test_inside_the_bound_every_gradient_passes() -> None:
     t = torch.tensor([-7.9, 0.0, 7.9], requires_grad=True)
     for gradient in ([1.0, -2.0, 3.0], [-1.0, 2.0, -3.0]):
-        (found,) = torch.autograd.grad(bounded(t, 8.0), t, torch.tensor(gradient))
-        assert found.tolist() == gradient
+        (passed,) = torch.autograd.grad(bounded(t, 8.0), t, torch.tensor(gradient))
+        assert passed.tolist() == gradient
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -1,32 +1,22 @@
-"""The rooms of the package: data flows one way, and nothing later in that line is imported by anything earlier."""
+"""The packages: data flows one way, and docs/design.md says which package imports what."""
 
 import ast
+import re
+import sys
 from pathlib import Path
 
 import pytest
 from commands import PACKAGE
 
-# each room with the rooms of the package that it may import from
-CORE = {"functional", "modules", "allocation"}
-MAY_IMPORT = {
-    "functional": set(),
-    "modules": {"functional"},
-    "allocation": {"functional", "modules"},
-    "runs": {"functional"},
-    "plugin": CORE | {"runs"},
-    "corpora": {"runs"},
-    "evaluation": {"corpora", "runs"},
-    "inspection": CORE | {"plugin", "runs"},
-    "human_evaluation": {"runs"},
-    "report": CORE | {"plugin", "runs", "inspection"},
-    "demo": CORE | {"plugin", "runs", "inspection", "report"},
-    "cli": CORE | {"plugin", "runs"},
-}
-WITHOUT_FAIRSEQ = CORE | {"runs", "corpora", "evaluation", "human_evaluation"}
-FILES = [path for room in MAY_IMPORT for path in sorted((PACKAGE / room).rglob("*.py"))]
+CORE = ("functional", "modules", "allocation")
+DESIGN = (PACKAGE.parent / "docs" / "design.md").read_text()
+ROW = re.compile(r"^\| `kerbs_fairseq/(\w+)/` \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
+IMPORTS = {name: re.findall(r"\w+", names) for name, names in ROW.findall(DESIGN)}  # in the order of the table
+FILES = {name: sorted((PACKAGE / name).rglob("*.py")) for name in IMPORTS}
 
 
 def imported(path: Path) -> set[str]:
+    """Other packages of ours, and those of others that are not of the standard library."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -34,25 +24,34 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    ours = {name.split(".")[1] for name in names if name.startswith("kerbs_fairseq.")} & IMPORTS.keys()
+    others = {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"kerbs_fairseq"}
+    return (ours | others) - {path.relative_to(PACKAGE).parts[0]}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_one_way(path: Path) -> None:
-    room = path.relative_to(PACKAGE).parts[0]
-    for name in imported(path):
-        package, _, rest = name.partition(".")
-        assert not (package in ("fairseq", "fairseq_cli") and room in WITHOUT_FAIRSEQ), f"{room} imports {name}"
-        other = rest.partition(".")[0]
-        if package == "kerbs_fairseq" and other in MAY_IMPORT:
-            assert other == room or other in MAY_IMPORT[room], f"{room} imports {name}"
+@pytest.mark.parametrize("name", IMPORTS)
+def test_a_package_imports_what_the_design_says(name: str) -> None:
+    assert sorted(set().union(*map(imported, FILES[name]))) == sorted(IMPORTS[name])
 
 
-def test_every_room_is_known() -> None:
-    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert rooms == set(MAY_IMPORT)
+def test_imports_go_one_way() -> None:
+    before: set[str] = set()
+    for name, names in IMPORTS.items():
+        assert set(names) & IMPORTS.keys() <= before, f"{name} imports a package that stands below it"
+        before.add(name)
+    assert tuple(IMPORTS)[:3] == CORE
+    assert set().union(*(IMPORTS[name] for name in CORE)) <= {*CORE, "torch", "triton"}
+
+
+def test_every_package_is_known() -> None:
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(IMPORTS)
 
 
 def test_files_are_small() -> None:
-    sizes = {path: len(path.read_text().splitlines()) for path in FILES}
+    sizes = {path: len(path.read_text().splitlines()) for files in FILES.values() for path in files}
     assert {path.name: size for path, size in sizes.items() if size > 400} == {}
+
+
+def test_no_test_imports_a_test() -> None:
+    for path in Path(__file__).parent.glob("*.py"):
+        assert not re.findall(r"^\s*(?:from|import) test_\w+", path.read_text(), re.MULTILINE), path.name

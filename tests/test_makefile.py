@@ -63,4 +63,4 @@ def test_help_names_the_targets(checkout: Path) -> None:
     out = make(checkout, "help", "python3").stdout
     for target in ("make demo", "make test", "make lint", "make setup"):
         assert target in out
-    assert "torch first" not in out, "comments of the rules are no help"
+    assert "torch first" not in out, "comments of the rules are not part of the help"

@@ -175,12 +175,12 @@ def test_masks_of_one_type_give_the_same_attention() -> None:
     causal = torch.full((5, 5), -torch.inf).triu(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found, _ = layer(x, x, x, key_padding_mask=padding, attn_mask=causal)
+        attended, _ = layer(x, x, x, key_padding_mask=padding, attn_mask=causal)
     masked = causal.expand(3, 2, 5, 5).masked_fill(padding[:, None, None], -torch.inf)
     q, k, v = (p(x).view(5, 3, 2, 4).permute(1, 2, 0, 3) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
     weights = torch.softmax(q @ k.mT / 2 + masked, -1)
     expected = layer.out_proj((weights @ v).permute(2, 0, 1, 3).reshape(5, 3, 8))
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(attended, expected)
 
 
 # --- senses that can never move
@@ -202,8 +202,8 @@ def test_masks_of_one_type_give_the_same_attention() -> None:
 )
 def test_what_keeps_senses_from_moving(of_layer: Any, of_schedule: Any, reason: Any) -> None:
     table = KernelizedBayesianSoftmax(4, 20, single=[0, 1], **of_layer).senses
-    found = obstacle(table, **of_schedule)
-    assert (found is None) if reason is None else (reason in str(found))
+    why_not = obstacle(table, **of_schedule)
+    assert (why_not is None) if reason is None else (reason in str(why_not))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_training_in_which_senses_never_move_says_so_once(
     trainer(prepare(pairs, "lstm", f"--arch kerbs_lstm --criterion kerbs_cross_entropy --optimizer adam {options}"))
     said = [record.getMessage() for record in caplog.records if "never move" in record.getMessage()]
     assert len(said) == (reason is not None)
-    assert reason is None or (reason in said[0] and "or say --kerbs-reallocate-every 0" in said[0])
+    assert reason is None or (reason in said[0] and "or use --kerbs-reallocate-every 0" in said[0])
 
 
 @pytest.mark.parametrize(("option", "unit"), [("", "per token, nll_loss too"), ("--sentence-avg", "per sentence, nll")])

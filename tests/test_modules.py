@@ -10,13 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import D, N, V, batch, layer
-from torch import Tensor, nn
+from torch import nn
 
 from kerbs_fairseq.functional.backends import build, cpu
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
 from kerbs_fairseq.functional.words import word_log_probs
-from kerbs_fairseq.modules import KernelizedBayesianSoftmax, MixtureOfSoftmaxes
-from kerbs_fairseq.modules.mixture_of_softmaxes import MOS_INITS
+from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 
 all_kernels = pytest.mark.parametrize("kernel", KERNELS)
 
@@ -90,13 +89,13 @@ def test_reference_gives_the_same_loss_and_gradients(kernel: str, label_smoothin
     fast, plain = layer(kernel=kernel, chunk=4), layer(kernel=kernel, reference=True)
     plain.load_state_dict(fast.state_dict())
     x, y = batch()
-    found = []
+    results = []
     for module in (fast, plain):
         h = x.clone().requires_grad_()
         loss, log_prob = module.loss(h, y, torch.linspace(0, 1, N), label_smoothing)
         loss.backward()
-        found.append([loss.detach(), log_prob.detach(), h.grad, *(p.grad for p in module.parameters())])
-    for a, b in zip(*found):
+        results.append([loss.detach(), log_prob.detach(), h.grad, *(p.grad for p in module.parameters())])
+    for a, b in zip(*results):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -201,91 +200,7 @@ def test_bad_options_are_refused_with_the_reason(options: dict[str, Any], messag
         KernelizedBayesianSoftmax(D, V, **options)
 
 
-# --- the mixture of softmaxes
-
-
-def mixture_oracle(module: MixtureOfSoftmaxes, W: Tensor, bias: Tensor, h: Tensor) -> Tensor:
-    """log P as printed by Yang et al., a plain sum over the components: h (..., d) → (..., words)."""
-    pi = torch.softmax(h @ module.prior.weight.t(), -1)
-    P = torch.zeros(*h.shape[:-1], len(W), dtype=h.dtype)
-    for k in range(module.components):
-        part = slice(k * D, (k + 1) * D)
-        z = h @ module.latent.weight[part].t() + module.latent.bias[part]
-        P = P + pi[..., k : k + 1] * torch.softmax((z if module.linear else torch.tanh(z)) @ W.t() + bias, -1)
-    return P.log()
-
-
-@pytest.mark.parametrize("init", MOS_INITS)
-@pytest.mark.parametrize("components", [1, 2, 5])
-def test_mixture_and_its_gradients_are_those_of_the_weighted_sum(components: int, init: str) -> None:
-    torch.manual_seed(1)
-    module, project, x = MixtureOfSoftmaxes(D, components, init=init), nn.Linear(D, V), torch.randn(4, 3, D) * 2
-    for parameter in module.parameters():  # as after some training
-        parameter.data += torch.randn_like(parameter)
-    target = torch.randint(0, V, (4, 3, 1))
-    exact, exact_project = copy.deepcopy(module).double(), copy.deepcopy(project).double()
-    found = module.log_prob(x, project)
-    expected = mixture_oracle(exact, exact_project.weight, exact_project.bias, x.double())
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found.exp().sum(-1), torch.ones(4, 3), rtol=0, atol=1e-5)
-    found.gather(-1, target).sum().backward()
-    expected.gather(-1, target).sum().backward()
-    ours, theirs = ([*m.parameters(), *p.parameters()] for m, p in ((module, project), (exact, exact_project)))
-    for one, other in zip(ours, theirs):
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-4)
-
-
-def test_a_mixture_from_the_identity_starts_as_the_softmax_and_its_components_part() -> None:
-    torch.manual_seed(1)
-    module, project, x = MixtureOfSoftmaxes(D, 3, init="identity"), nn.Linear(D, V), torch.randn(40, D)
-    torch.testing.assert_close(module.log_prob(x, project), torch.log_softmax(project(x), -1), rtol=0, atol=1e-5)
-    optimizer, target = torch.optim.Adam(module.parameters(), lr=0.01), torch.randint(0, V, (40, 1))
-    for _ in range(30):
-        optimizer.zero_grad()
-        (-module.log_prob(x, project).gather(1, target).mean()).backward()
-        optimizer.step()
-    A = module.latent.weight.detach().view(3, D, D)
-    moved = (A - torch.eye(D)).norm(dim=(1, 2))
-    apart = (A - A.mean(0)).norm(dim=(1, 2))
-    assert bool((apart > moved / 4).all()), "each has a direction of its own"
-
-
-@pytest.mark.parametrize("init", MOS_INITS)
-def test_dropout_of_the_latents_is_for_training(init: str) -> None:
-    torch.manual_seed(1)
-    module, project, x = MixtureOfSoftmaxes(D, 3, dropout=0.5, init=init), nn.Linear(D, V), torch.randn(4, D)
-    assert not torch.allclose(module.log_prob(x, project), module.log_prob(x, project))
-    seen = []
-    module.log_prob(x, lambda z: seen.append(z) or project(z))
-    assert 0.2 < float((torch.stack(seen) == 0).float().mean()) < 0.8
-    module.eval()
-    assert torch.equal(module.log_prob(x, project), module.log_prob(x, project))
-
-
-def test_mixture_trains_all_its_parameters_and_stays_finite_when_sure() -> None:
-    torch.manual_seed(1)
-    module, x = MixtureOfSoftmaxes(D, 3), torch.randn(4, D)
-    log_prob = module.log_prob(x, lambda h: nn.functional.linear(h, torch.randn(V, D) * 1e4))
-    assert bool(log_prob.isfinite().all())
-    log_prob[:, 0].sum().backward()
-    for parameter in module.parameters():
-        assert bool(parameter.grad.isfinite().all())
-        assert bool(parameter.grad.any())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"components": 0}, "0 components: a mixture needs at least 1"),
-        ({"components": -1}, "-1 components"),
-        ({"dropout": 1.0}, "a dropout of 1: it must be at least 0 and below 1"),
-        ({"dropout": float("nan")}, "a dropout of nan"),
-        ({"init": "magic"}, "an initialization 'magic': there are published, identity"),
-    ],
-)
-def test_bad_options_of_a_mixture_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MixtureOfSoftmaxes(D, **options)
+# --- unusual use, input and options
 
 
 def test_evaluating_in_inference_mode_does_not_spoil_training() -> None:
@@ -355,8 +270,8 @@ def test_another_default_dtype_changes_nothing_but_the_parameters(dtype: torch.d
 
 def test_features_a_billion_times_as_long_are_right() -> None:
     made, (x, y) = layer(), batch()
-    found, exact = made(x * 1e9, y).output, copy.deepcopy(made).double()(x.double() * 1e9, y).output
-    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e4)
+    output, exact = made(x * 1e9, y).output, copy.deepcopy(made).double()(x.double() * 1e9, y).output
+    torch.testing.assert_close(output.double(), exact, rtol=1e-5, atol=1e4)
 
 
 def test_one_word_can_be_smoothed() -> None:
@@ -374,8 +289,8 @@ def test_evaluating_never_serves_old_weights(plain: bool, monkeypatch: pytest.Mo
 
     def is_right() -> bool:
         with torch.no_grad():
-            found = made.log_prob(x)
-        return torch.allclose(found, made.log_prob(x).detach(), atol=1e-5)  # with gradients by another way
+            log_probs = made.log_prob(x)
+        return torch.allclose(log_probs, made.log_prob(x).detach(), atol=1e-5)  # with gradients by another way
 
     assert is_right()
     with torch.inference_mode():

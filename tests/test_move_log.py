@@ -56,8 +56,8 @@ def test_moves_of_a_training_that_does_not_go_on_are_put_aside(
     assert caplog.text.count("had moves of a training that does not go on: they are in") == 2
 
 
-def test_a_full_disk_is_said_once_and_made_up_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A training goes on; half a line that was written is no row of the table."""
+def test_a_full_disk_is_said_once_and_synthetic_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A training goes on; half a line that was written is not a row of the table."""
     log, moves = MoveLog(str(tmp_path / "moves.tsv")), [Row(i, i, "a", "b", 0.25, -3.0) for i in range(1, 5)]
     log.begin(0)
     log.add(moves[:1])

@@ -1,6 +1,6 @@
 """Checkpoints of version 0.1, in data/v0.1, load, generate and resume as they did there.
 
-They were made by version 0.1 with its defaults (3 senses per word, dealt at random, no bias): 8 updates with
+They were made by version 0.1 with its defaults (3 senses per word, allocated at random, no bias): 8 updates with
 ``--kerbs-reallocate-every 2 --kerbs-reallocate-after 2``, and expected.json by generating from them and going on to 14.
 """
 

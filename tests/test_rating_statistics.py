@@ -41,8 +41,8 @@ def test_t_tests_against_the_density(pairs: list[tuple[Fraction, Fraction]]) -> 
         return m, sum((value - m) ** 2 for value in values) / (n - 1) / n
 
     for paired in (True, False):
-        found = statistics.t_test(*zip(*pairs), paired=paired)
-        if found["why_not"]:
+        test = statistics.t_test(*zip(*pairs), paired=paired)
+        if test["why_not"]:
             assert len({a - b for a, b in pairs}) == 1 or len(set(pairs)) == 1
             continue
         if paired:
@@ -51,9 +51,9 @@ def test_t_tests_against_the_density(pairs: list[tuple[Fraction, Fraction]]) -> 
         else:
             (a, e), (b, f) = mean_and_error(xs), mean_and_error(ys)
             m, error, df = a - b, e + f, (e + f) ** 2 / ((e**2 + f**2) / (n - 1))
-        assert found["t"] == pytest.approx(m / error**0.5, rel=1e-6, abs=1e-9)
-        assert found["df"] == pytest.approx(df, rel=1e-6)
-        assert found["p"] == pytest.approx(upper_tail(m / error**0.5, df), rel=1e-4, abs=1e-7)
+        assert test["t"] == pytest.approx(m / error**0.5, rel=1e-6, abs=1e-9)
+        assert test["df"] == pytest.approx(df, rel=1e-6)
+        assert test["p"] == pytest.approx(upper_tail(m / error**0.5, df), rel=1e-4, abs=1e-7)
 
 
 def test_interval_of_a_textbook() -> None:

@@ -256,8 +256,8 @@ def test_summary_counts_idle_senses(pairs: Path) -> None:
     head.statistics.usage.fill_(1.0)
     of_one_word = head.senses.index.rows(head.senses.senses_per_word().argmax())
     head.statistics.usage[of_one_word[1:3]] = 0.001
-    found = update_hook.summary(head, 0)
-    assert found["kerbs_idle"] == pytest.approx(2 / len(head.senses.vectors))
+    summary = update_hook.summary(head, 0)
+    assert summary["kerbs_idle"] == pytest.approx(2 / len(head.senses.vectors))
 
 
 @pytest.mark.parametrize("fp32", ["", "--ema-fp32"])

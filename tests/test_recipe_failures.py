@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
-from test_recipes import FAKE_TRAINING, copied, fake, started
+from recipe_scripts import FAKE_TRAINING, copied, fake, started
 
 from kerbs_fairseq.corpora import command as corpus
 

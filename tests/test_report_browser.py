@@ -93,10 +93,10 @@ def test_light_and_dark_have_colours_of_their_own(browser: Any, reported: Path) 
 def test_a_word_is_searched_and_shown(browser: Any, reported: Path) -> None:
     open_page(browser, reported)
     tabs(browser)[-1].click()
-    assert [text.split()[0] for text in texts(browser, "#found button")] == ["the", "a", "bank"]  # those asked for
+    assert [text.split()[0] for text in texts(browser, "#matches button")] == ["the", "a", "bank"]  # those asked for
     box = browser.find_element("id", "search")
     box.send_keys("BAN")
-    assert texts(browser, "#found button")[0].split()[0] == "bank"
+    assert texts(browser, "#matches button")[0].split()[0] == "bank"
     assert texts(browser, "#detail h3") == ["bank"]
     assert "of its usage" in texts(browser, "#detail .sense")[0]
     assert set(texts(browser, "#detail mark")) <= {"bank"}
@@ -107,7 +107,7 @@ def test_a_word_is_searched_and_shown(browser: Any, reported: Path) -> None:
     box.clear()
     box.send_keys("bnak")
     assert "No word has “bnak” in it" in browser.find_element("id", "message").text
-    assert "bank" in [text.split()[0] for text in texts(browser, "#found button")]
+    assert "bank" in [text.split()[0] for text in texts(browser, "#matches button")]
     assert browser.get_log("browser") == []
 
 

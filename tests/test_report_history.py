@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up_runs import JSON_LOG, MOVES
+from synthetic_runs import JSON_LOG, MOVES
 
 from kerbs_fairseq.report import plots
 from kerbs_fairseq.report.history import History, from_checkpoint, read_log
@@ -103,6 +103,6 @@ def test_what_a_checkpoint_knows_without_a_log() -> None:
     history = from_checkpoint(Checkpoint(Path(), state), 7)
     assert (history.valid_loss, history.train_loss) == ({7: 2.5}, {7: 3.0})
     by_bleu = {"checkpoint": {"best_checkpoint_metric": "bleu"}}
-    assert from_checkpoint(Checkpoint(Path(), {**state, "cfg": by_bleu}), 7).valid_loss == {}, "a BLEU is no loss"
+    assert from_checkpoint(Checkpoint(Path(), {**state, "cfg": by_bleu}), 7).valid_loss == {}, "a BLEU is not a loss"
     args = Checkpoint(Path(), {**state, "args": Namespace(best_checkpoint_metric="loss")})
     assert from_checkpoint(args, 7).valid_loss == {7: 2.5}

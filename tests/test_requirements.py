@@ -17,9 +17,9 @@ ROOT = PACKAGE.parent
 def demanded() -> dict[str, tuple[str, str]]:
     """What setup.py demands, as {package: (range, extra)}; the extra is empty for what the core demands."""
     split = [re.fullmatch(r"([\w-]+)([^;]*)(?:;.*extra == .(\w+).)?.*", x) for x in metadata.requires("kerbs-fairseq")]
-    found = {match[1]: (match[2].strip(), match[3] or "") for match in split}
-    assert {name for name, (_, extra) in found.items() if not extra} == {"torch", "numpy"}
-    return found
+    ranges = {match[1]: (match[2].strip(), match[3] or "") for match in split}
+    assert {name for name, (_, extra) in ranges.items() if not extra} == {"torch", "numpy"}
+    return ranges
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_range(version: str, admitted: bool) -> None:
 
 
 def test_ranges_are_those_of_setup_py() -> None:
-    found = demanded()
+    ranges = demanded()
     for need in requirements.NEEDS:
         if need.package != "fairseq":  # comes by a command of its own
-            assert set(found[need.package][0].split(",")) == set(need.range().split(","))
+            assert set(ranges[need.package][0].split(",")) == set(need.range().split(","))
         assert need.package in need.install
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import PACKAGE
-from evaluated import made_up
+from evaluated import evaluated_run
 from hypothesis import given
 from hypothesis import strategies as st
 from inprocess import batch, prepare
@@ -41,15 +41,15 @@ def test_t_test_of_three_seeds(system: tuple[float, ...], baseline: tuple[float,
     d = [a - b for a, b in zip(system, baseline)]
     mean = sum(d) / 3
     sd = math.sqrt(sum((x - mean) ** 2 for x in d) / 2)
-    found = paired_t_test(system, baseline, larger)
+    test = paired_t_test(system, baseline, larger)
     if len({round(x, 12) for x in d}) == 1:
-        assert found is None
+        assert test is None
     elif sd > 1e-6:
         t = mean / (sd / math.sqrt(3))
         upper = 0.5 - t / (2 * math.sqrt(2 + t * t))  # Student's distribution with two degrees of freedom
-        assert found is not None
-        assert found.t == pytest.approx(t, rel=1e-4, abs=1e-6)
-        assert found.p == pytest.approx(upper if larger else 1 - upper, abs=1e-6)
+        assert test is not None
+        assert test.t == pytest.approx(t, rel=1e-4, abs=1e-6)
+        assert test.p == pytest.approx(upper if larger else 1 - upper, abs=1e-6)
 
 
 def test_t_test_needs_pairs() -> None:
@@ -70,14 +70,14 @@ LINES = st.lists(
 @given(LINES)
 def test_diversity_by_other_means(outputs: list[str]) -> None:
     references = ["so it is ."] * len(outputs)
-    found = diversity(outputs, references)
+    scores = diversity(outputs, references)
     theirs = BLEU(effective_order=True).corpus_score(outputs, [references])
-    assert found["length_ratio"] == pytest.approx(theirs.sys_len / theirs.ref_len)
+    assert scores["length_ratio"] == pytest.approx(theirs.sys_len / theirs.ref_len)
     words = [line.split() for line in outputs]
     ones, twos = Counter(w for line in words for w in line), Counter(p for line in words for p in zip(line, line[1:]))
-    assert found["distinct_1"] == (len(ones) / sum(ones.values()) if ones else 0)
-    assert found["distinct_2"] == (len(twos) / sum(twos.values()) if twos else 0)
-    assert found["most_frequent"] == max(outputs.count(line) for line in outputs) / len(outputs)
+    assert scores["distinct_1"] == (len(ones) / sum(ones.values()) if ones else 0)
+    assert scores["distinct_2"] == (len(twos) / sum(twos.values()) if twos else 0)
+    assert scores["most_frequent"] == max(outputs.count(line) for line in outputs) / len(outputs)
 
 
 def test_diversity_by_hand() -> None:
@@ -142,7 +142,7 @@ def evaluated(out: Path) -> Path:
     """Three seeds of three cells."""
     for seed, (softmax, kerbs) in enumerate(((BAD, GOOD), (BAD, BAD[:3] + GOOD[3:]), (GOOD, GOOD)), 1):
         for cell, output in (("seq2seq-softmax", softmax), ("seq2seq-mos", BAD), ("seq2seq-kerbs", kerbs)):
-            folder = made_up(out, cell, seed, output)
+            folder = evaluated_run(out, cell, seed, output)
             rate = "0.01" if "kerbs" in cell else "0.003"
             (folder / "training").write_text(f"--arch lstm --lr 1e-3 --seed {seed} --max-update 9 --lr {rate}\n")
             (folder / "evaluation").write_text("--lenpen 1.4 \n")
@@ -176,7 +176,7 @@ def test_collected_results_have_all_that_the_tables_need(evaluated: Path, tmp_pa
     )
     assert kerbs["fairseq"] == "--arch lstm --lr 1e-3 --seed SEED --max-update 9 --lr 0.01"
     compared = kerbs["against_softmax"]
-    scores = {cell: [s["bleu"] for s in found["seeds"].values()] for cell, found in results["cells"].items()}
+    scores = {cell: [s["bleu"] for s in of_cell["seeds"].values()] for cell, of_cell in results["cells"].items()}
     differences = [a - b for a, b in zip(scores["seq2seq-kerbs"], scores["seq2seq-softmax"])]
     assert [one["difference"] for one in compared["seeds"].values()] == pytest.approx(differences, abs=1e-3)
     assert compared["all"]["difference"] == pytest.approx(sum(differences) / 3, abs=1e-3)
@@ -341,7 +341,7 @@ def test_the_documentation_has_the_tables_of_the_results() -> None:
     for name in ("README.md", "docs/results.md"):
         assert "<!-- results" in (ROOT / name).read_text(encoding="utf-8")
         assert not fill(ROOT / name, results, write=False), f"{name}: run make results-table"
-    for name, found in results.items():
-        text = json.dumps(found)
+    for name, collected in results.items():
+        text = json.dumps(collected)
         assert "/home" not in text, f"{name}: a path of somebody's machine"
-        assert found["task"] in TASKS
+        assert collected["task"] in TASKS

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 import torch
 from commands import BIN, ENVIRONMENT
-from made_up_runs import checkpoint, dictionary_folder
 from omegaconf import OmegaConf
+from synthetic_runs import checkpoint, dictionary_folder
 
 from kerbs_fairseq.cli import average, doctor
 from kerbs_fairseq.corpora import command as corpus
@@ -150,9 +150,9 @@ def test_copies_that_encoder_layers_keep_are_not_parameters() -> None:
 
 
 def test_fingerprints_tell_dictionaries_apart() -> None:
-    found = {schema.fingerprint(words) for words in (["a", "b"], ["b", "a"], ["a"], ["a\nb"], [])}
-    assert len(found) == 4, "a line end is in no dictionary"
-    assert all(-(2**63) <= number < 2**63 for number in found)
+    fingerprints = {schema.fingerprint(words) for words in (["a", "b"], ["b", "a"], ["a"], ["a\nb"], [])}
+    assert len(fingerprints) == 4, "a line end is in no dictionary"
+    assert all(-(2**63) <= number < 2**63 for number in fingerprints)
 
 
 # --- files

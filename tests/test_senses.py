@@ -275,7 +275,7 @@ def test_the_next_sense_goes_where_the_rule_says(
     assert allocate(torch.tensor(counts), total, 1, most, power, min_count).tolist() == expected
 
 
-def test_words_of_equal_counts_are_dealt_senses_in_an_order_that_the_seed_decides() -> None:
+def test_words_of_equal_counts_get_senses_in_an_order_that_the_seed_decides() -> None:
     none = torch.zeros(100, dtype=torch.long)
     one, two, other = (initial_senses(100, 1.5, how="frequency", counts=none, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one, two)
@@ -333,35 +333,35 @@ def test_the_map_keeps_the_senses_of_a_word_together() -> None:
 def test_clones_start_near_their_word_but_apart_and_a_single_sense_at_it() -> None:
     words = torch.randn(50, 32, generator=torch.Generator().manual_seed(1)) * 0.2
     sense_to_word = map_of(torch.tensor([1, 3] * 25))
-    found = initial_vectors(words, sense_to_word, "clone")
-    distance = (found - words[sense_to_word]).norm(dim=1) / math.sqrt(32)
+    vectors = initial_vectors(words, sense_to_word, "clone")
+    distance = (vectors - words[sense_to_word]).norm(dim=1) / math.sqrt(32)
     alone = sense_to_word % 2 == 0
     assert not distance[alone].any()
-    centre = torch.zeros_like(words).index_add_(0, sense_to_word, found - words[sense_to_word])
+    centre = torch.zeros_like(words).index_add_(0, sense_to_word, vectors - words[sense_to_word])
     torch.testing.assert_close(centre, torch.zeros_like(centre), rtol=0, atol=1e-6)
     assert 0 < float(distance[~alone].min()) < float(distance[~alone].max()) < 0.02 * 0.2
-    assert len(found.unique(dim=0)) == 100
+    assert len(vectors.unique(dim=0)) == 100
 
 
 def test_near_vectors_keep_their_word_and_part() -> None:
     words = torch.randn(50, 32, generator=torch.Generator().manual_seed(1)) * 0.2
     sense_to_word = map_of(torch.tensor([1, 3] * 25))
-    found = initial_vectors(words, sense_to_word, "near")
-    distance = (found - words[sense_to_word]).norm(dim=1) / math.sqrt(32)
+    vectors = initial_vectors(words, sense_to_word, "near")
+    distance = (vectors - words[sense_to_word]).norm(dim=1) / math.sqrt(32)
     alone = sense_to_word % 2 == 0
     assert not distance[alone].any()
     assert float(distance[~alone].mean()) == pytest.approx(0.5 * float(words.std()), rel=0.05)
-    own = torch.cosine_similarity(found, words[sense_to_word])
+    own = torch.cosine_similarity(vectors, words[sense_to_word])
     assert float(own.min()) > 0.7  # each is nearer to its word than chance could be
 
 
 def test_random_vectors_have_the_spread_of_the_words_and_nothing_else_of_them() -> None:
     words = torch.randn(50, 32, generator=torch.Generator().manual_seed(1)) * 0.2
     sense_to_word = map_of(torch.full((50,), 3))
-    found = initial_vectors(words, sense_to_word, "random")
-    assert found.shape == (150, 32)
-    assert float(found.std()) == pytest.approx(0.2, rel=0.05)
-    correlation = torch.corrcoef(torch.stack([found.flatten(), words[sense_to_word].flatten()]))[0, 1]
+    vectors = initial_vectors(words, sense_to_word, "random")
+    assert vectors.shape == (150, 32)
+    assert float(vectors.std()) == pytest.approx(0.2, rel=0.05)
+    correlation = torch.corrcoef(torch.stack([vectors.flatten(), words[sense_to_word].flatten()]))[0, 1]
     assert abs(float(correlation)) < 0.05
 
 

@@ -30,14 +30,14 @@ def answers(run: Run, sample: dict[str, Any]) -> list[Any]:
     return [log_probs(run, sample), loss, search(run, sample, beam=2)]
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(results: Any, expected: Any) -> bool:
     if isinstance(expected, Tensor):
-        return found.shape == expected.shape and torch.allclose(found, expected, atol=1e-5)
+        return results.shape == expected.shape and torch.allclose(results, expected, atol=1e-5)
     if isinstance(expected, float):
-        return abs(found - expected) < 1e-4
+        return abs(results - expected) < 1e-4
     if isinstance(expected, (list, tuple)):
-        return len(found) == len(expected) and all(map(same, found, expected))
-    return found == expected
+        return len(results) == len(expected) and all(map(same, results, expected))
+    return results == expected
 
 
 @pytest.mark.parametrize("base", ["transformer", "lstm"])

@@ -37,23 +37,23 @@ def naively(module: KernelizedBayesianSoftmax, updates: list[list[tuple[Tensor, 
     """Token by token, in float64: what the statistics are after some updates of a model that does not change."""
     table = module.senses
     words = table.sense_to_word.tolist()
-    found = {name: [0.0] * (len(words) if name in ("usage", "sense_prob") else V) for name in NAMES}
+    sums = {name: [0.0] * (len(words) if name in ("usage", "sense_prob") else V) for name in NAMES}
     for batches in updates:
-        found["log_accuracy"] = [(1 - beta) * x for x in found["log_accuracy"]]
-        found["usage"] = [(1 - beta) * x for x in found["usage"]]
+        sums["log_accuracy"] = [(1 - beta) * x for x in sums["log_accuracy"]]
+        sums["usage"] = [(1 - beta) * x for x in sums["usage"]]
         for x, y in batches:
             w, theta = table.vectors.detach().double(), table.theta.detach().double()
             P = torch.softmax(sense_scores(x.double(), w, theta, table.kernel), 1).tolist()
             for probabilities, word in zip(P, y.tolist()):
                 own = [(j, p) for j, p in enumerate(probabilities) if words[j] == word]
                 total = sum(p for _, p in own)
-                found["log_accuracy"][word] += float(torch.tensor(total, dtype=torch.float64).log())
-                found["tokens"][word] += 1
-                found["prob"][word] += total
+                sums["log_accuracy"][word] += float(torch.tensor(total, dtype=torch.float64).log())
+                sums["tokens"][word] += 1
+                sums["prob"][word] += total
                 for j, p in own:
-                    found["usage"][j] += beta * p
-                    found["sense_prob"][j] += p
-    return found
+                    sums["usage"][j] += beta * p
+                    sums["sense_prob"][j] += p
+    return sums
 
 
 def assert_equal(module: KernelizedBayesianSoftmax, expected: dict) -> None:

@@ -43,5 +43,5 @@ def test_threads_share_the_work_and_change_nothing(threads: None, kernel: str, s
     one = solve(layer, x, y, smoothing)
     for number in (2, 5):
         torch.set_num_threads(number)
-        for found, expected in zip(solve(layer, x, y, smoothing), one):
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        for result, expected in zip(solve(layer, x, y, smoothing), one):
+            torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)

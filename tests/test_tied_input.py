@@ -6,7 +6,7 @@ from typing import Any, Optional
 import pytest
 import torch
 from inprocess import (
-    ARCHITECTURES,
+    FAMILIES,
     LANGUAGE_MODELS,
     SMALL,
     Run,
@@ -24,7 +24,6 @@ from kerbs_fairseq.functional.input_embedding import usage_weights
 from kerbs_fairseq.modules.input_embedding import SenseInput
 from kerbs_fairseq.plugin.decoders import features_of
 
-FAMILIES = {base: base if base in archs else "bart_base" for base, archs in ARCHITECTURES.items()}
 RECURRENT = ("lstm", "lstm_lm", "gru_lm")
 tied = pytest.mark.parametrize("choice", ["usage", "posterior"])
 families = pytest.mark.parametrize("base", FAMILIES)
@@ -78,7 +77,7 @@ def one_step_after_the_other(run: Run, net_input: dict[str, Tensor], choice: str
     tokens = net_input.get("prev_output_tokens", net_input["src_tokens"])
     pad = run.task.target_dictionary.pad()
     inputs: list[Tensor] = []
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     more = {}
     if "prev_output_tokens" in net_input:
         more["encoder_out"] = run.model.encoder(net_input["src_tokens"], net_input["src_lengths"])
@@ -87,17 +86,17 @@ def one_step_after_the_other(run: Run, net_input: dict[str, Tensor], choice: str
         for t in range(tokens.size(1)):
             rows = []
             for b, word in enumerate(tokens[:, t].tolist()):
-                h = found[-1][b] if found and choice == "posterior" else None
+                h = outputs[-1][b] if outputs and choice == "posterior" else None
                 weights, w = weights_of(h, word, head)
                 vector = (weights if through_weights else weights.detach()) @ w
                 rows.append(vector.detach() if word == pad else vector)
             inputs.append(torch.stack(rows))
             decoder.embed_tokens = Given(torch.stack(inputs, 1))
             features, _ = decoder.extract_features(tokens[:, : t + 1], **more)
-            found.append(features[:, -1])
+            outputs.append(features[:, -1])
     finally:
         decoder.embed_tokens, decoder.input_choice = embed, decoder_choice
-    return torch.stack(found, 1)
+    return torch.stack(outputs, 1)
 
 
 def features(run: Run, net_input: dict[str, Tensor]) -> Tensor:
@@ -159,13 +158,13 @@ def test_incremental_decoding_equals_the_reference(make, base: str, choice: str)
         (loss / size).backward()
         optimizer.step()
     for beam in (1, 5):
-        found = search(run, sample, beam)
+        beams = search(run, sample, beam)
         for module in run.model.modules():  # fairseq leaves it set behind a search
             if hasattr(module, "beam_size"):
                 module.beam_size = 1
-        lengths = {len(tokens) for hypotheses in found for tokens, _ in hypotheses}
+        lengths = {len(tokens) for hypotheses in beams for tokens, _ in hypotheses}
         assert beam == 1 or len(lengths) > 1
-        for i, hypotheses in enumerate(found):
+        for i, hypotheses in enumerate(beams):
             for tokens, score in hypotheses[:2]:
                 assert score == pytest.approx(forced(run, sample, i, tokens, choice), abs=1e-5)
 
@@ -196,8 +195,8 @@ def test_prefixes_and_ensembles(make, base: str) -> None:
         for model in models:
             model.eval()
         generator = one.task.build_generator(models, generator_options(3))
-        found = one.task.inference_step(generator, models, sample, prefix_tokens=prefix)
-        for i, hypotheses in enumerate(found):
+        beams = one.task.inference_step(generator, models, sample, prefix_tokens=prefix)
+        for i, hypotheses in enumerate(beams):
             tokens = hypotheses[0]["tokens"].tolist()
             assert tokens[:2] == prefix[i].tolist()
             scores = [forced_probabilities(run, sample, i, tokens) for run in (one, two)[: len(models)]]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 
 
 def valid_lines(log: str) -> list[dict]:
-    return [json.loads(found) for found in re.findall(r"\| valid \| (\{.*\})", log)]
+    return [json.loads(values) for values in re.findall(r"\| valid \| (\{.*\})", log)]
 
 
 LATER = ("train", "generate", "interactive", "eval-lm", "validate")  # which other tests run

@@ -91,8 +91,8 @@ def test_torchscript_gives_what_eager_mode_does(make, base: str, options: str) -
     expected = predicted(run.model, sample)
     scripted = torch.jit.script(run.model)
     with torch.no_grad():
-        found = torch.log_softmax(scripted(**sample["net_input"])[0], -1)
-    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-6)
+        compiled = torch.log_softmax(scripted(**sample["net_input"])[0], -1)
+    torch.testing.assert_close(compiled, expected, atol=2e-6, rtol=1e-6)
     assert hasattr(run.model.decoder, "head")  # the model itself is as it was
     assert torch.equal(predicted(run.model, sample), expected)
 
@@ -101,8 +101,8 @@ def test_a_compiled_generator_finds_the_same_beams(make) -> None:
     run = make("transformer")
     sample = batch(run)
     generator = SequenceGenerator([run.model], run.task.target_dictionary, beam_size=3, max_len_b=12)
-    found = torch.jit.script(generator)({"net_input": sample["net_input"]})
-    assert [[h["tokens"].tolist() for h in sentence] for sentence in found] == [
+    beams = torch.jit.script(generator)({"net_input": sample["net_input"]})
+    assert [[h["tokens"].tolist() for h in sentence] for sentence in beams] == [
         [tokens for tokens, _ in sentence] for sentence in search(run, sample, 3)
     ]
 
@@ -132,12 +132,12 @@ def test_the_criterion_does_what_the_stock_one_does(make, smoothing: float, opti
     some = target.ne(run.task.target_dictionary.pad()) & (torch.arange(target.size(1)) % 3 == 0)
     sample["target"] = torch.where(some, best, target)  # so that some are right
     for reduce in (True, False):
-        found, size, logged = run.criterion(run.model, sample, reduce=reduce)
+        value, size, logged = run.criterion(run.model, sample, reduce=reduce)
         expected, stock_size, stock_logged = stock(run.model, sample, reduce=reduce)
         assert size == stock_size
-        torch.testing.assert_close(found, expected.reshape(found.shape), atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(value, expected.reshape(value.shape), atol=1e-4, rtol=1e-5)
         torch.testing.assert_close(logged["nll_loss"], stock_logged["nll_loss"].reshape(logged["nll_loss"].shape))
-        assert found.dim() == (0 if reduce else 1)
+        assert value.dim() == (0 if reduce else 1)
         if "accuracy" in options and reduce:
             assert int(logged["n_correct"]) == stock_logged["n_correct"]
             assert int(some.sum()) <= int(logged["n_correct"]) < int(logged["total"])
@@ -147,7 +147,7 @@ def test_the_criterion_does_what_the_stock_one_does(make, smoothing: float, opti
             assert shown.get_smoothed_value("accuracy") == pytest.approx(
                 100 * int(logged["n_correct"]) / int(logged["total"]), abs=1e-3
             )
-    found.sum().backward()
+    value.sum().backward()
     assert run.model.decoder.head.senses.vectors.grad is not None
 
 

@@ -128,17 +128,17 @@ def test_probabilities_sum_to_1(made: tuple[Tensor, int], seed: int, scale: floa
 def test_scores_of_ten_thousand_lose_nothing_to_infinity(dtype: torch.dtype) -> None:
     scores = torch.tensor([[1e4, -1e4, -1e4, 0, 1e4, -1e4], [-1e4] * 6, [1e4] * 6], dtype=dtype, requires_grad=True)
     index = SenseIndex(MAP, 3)
-    found = word_log_probs(scores, index)
+    log_probs = word_log_probs(scores, index)
     impossible, unlikely, even = -2e4, -1e4, math.log(3 / 6)
     expected = [
         [impossible, unlikely - math.log(2), 0],
         [math.log(2 / 6), math.log(1 / 6), even],
         [math.log(2 / 6), math.log(1 / 6), even],
     ]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=1e-4, atol=2e-3)
+    torch.testing.assert_close(log_probs, torch.tensor(expected, dtype=dtype), rtol=1e-4, atol=2e-3)
     targets = torch.stack([target_log_probs(scores, index, torch.full((3,), word)) for word in range(3)], 1)
-    torch.testing.assert_close(targets, found)
-    for total in (found.sum(), targets.sum()):
+    torch.testing.assert_close(targets, log_probs)
+    for total in (log_probs.sum(), targets.sum()):
         (gradient,) = torch.autograd.grad(total, scores, retain_graph=True)
         assert bool(gradient.isfinite().all())
 
@@ -159,8 +159,8 @@ def test_one_sense_each_is_softmax() -> None:
 
 def test_one_word_is_certain() -> None:
     only = torch.zeros(5, dtype=torch.long)
-    found = word_log_probs(scores_for(only, 1), SenseIndex(only, 1))
-    torch.testing.assert_close(found, torch.zeros(4, 1), rtol=0, atol=1e-6)
+    log_probs = word_log_probs(scores_for(only, 1), SenseIndex(only, 1))
+    torch.testing.assert_close(log_probs, torch.zeros(4, 1), rtol=0, atol=1e-6)
 
 
 def test_no_tokens_are_no_trouble() -> None:

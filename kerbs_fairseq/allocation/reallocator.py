@@ -184,7 +184,7 @@ class Reallocator:
     ) -> None:
         """Senses ``source`` (n,), all different, become two each: themselves and ``moved`` (n,).
 
-        The vectors part by plus and minus the same noise, so that their mean stays. θ is the same, and both get the
+        The vectors differ by plus and minus the same noise, so that their mean stays. θ is the same, and both get the
         bias less log 2: without noise the word's probability is what it was. Each has half of the usage.
         """
         table, usage = self.layer.senses, self.layer.statistics.usage

@@ -65,7 +65,7 @@ def difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> Optional[s
             moved = int((value != other[name]).sum())
             return (
                 f"{moved} of {len(value)} senses moved to another word between them, and the mean of two words' "
-                "vectors is no vector of either. Average checkpoints from after the last move (from where "
+                "vectors is not a vector of either. Average checkpoints from after the last move (from where "
                 "--kerbs-reallocate-every 0 goes on, the map stays), or train with --store-ema, which follows the moves"
             )
         if not value.is_floating_point() and STATISTICS not in name and not torch.equal(value, other[name]):
@@ -81,7 +81,7 @@ def average(paths: list[Path], trust: bool = False) -> dict[str, Any]:
     for path in paths:
         checkpoint = schema.load(path, trust)
         state, model = checkpoint.state, checkpoint.model
-        damaged = map_damage(checkpoint.head, "senses.")
+        damaged = map_damage(checkpoint.head, schema.SENSES)
         if damaged:
             raise UserError(f"{path} cannot be averaged: {damaged}")
         first = first or {name: value.clone() for name, value in model.items()}

@@ -64,7 +64,7 @@ def to_softmax(checkpoint: Checkpoint, data: Path, approximate: bool) -> tuple[d
     with torch.no_grad():
         senses = table.senses()
     bias = torch.zeros_like(senses.vectors[:, 0]) if senses.bias is None else senses.bias
-    rows = from_softmax.Rows(senses.vectors.detach(), bias.detach())
+    rows = from_softmax.Weights(senses.vectors.detach(), bias.detach())
     words = table.sense_to_word
     usage = decoder.head.statistics.usage
     softmax = from_softmax.softmax_of(rows, words, n_words, usage)
@@ -79,14 +79,15 @@ def to_softmax(checkpoint: Checkpoint, data: Path, approximate: bool) -> tuple[d
         problem = problem or "the decoder's input depends on the senses that were meant (--kerbs-input posterior)"
     if problem and not approximate:
         raise UserError(
-            f"{checkpoint.path} has no equal with a softmax: {problem}; --approximate makes one that is near"
+            f"{checkpoint.path} cannot be converted exactly: {problem}; --approximate converts it with a loss"
         )
     measured = saved.load_validation(kerbs)
     if problem and not measured:
         raise UserError(f"--approximate says what is lost on {kerbs.split}, and --data {data} has none")
     if stock_bias is None and problem:
         softmax = folded(softmax, kerbs)
-    state = {key: value for key, value in kerbs.model.state_dict().items() if not key.startswith("decoder.head.")}
+    head = f"decoder.{schema.HEAD}"
+    state = {key: value for key, value in kerbs.model.state_dict().items() if not key.startswith(head)}
     if decoder.input_choice != "untied":
         state["decoder.embed_tokens.weight"] = inputs
         del state["decoder.embed_tokens.choice_id"]

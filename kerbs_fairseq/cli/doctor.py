@@ -34,8 +34,8 @@ def versions() -> Iterator[str]:
     yield f"{'python':<20}{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield f"{'kerbs-fairseq':<20}{kerbs_fairseq.__version__}"
     for need in requirements.NEEDS:
-        found = requirements.version_of(need.package) or "missing"
-        yield f"{need.package:<20}{found:<16}{need.range()}"
+        installed = requirements.version_of(need.package) or "missing"
+        yield f"{need.package:<20}{installed:<16}{need.range()}"
     for package in OTHER_PACKAGES:
         yield f"{package:<20}{requirements.version_of(package) or 'missing'}"
 
@@ -152,16 +152,16 @@ def problems() -> Iterator[str]:
 
 def report() -> tuple[str, int]:
     """The whole report and the number of problems."""
-    found = list(problems())
+    faults = list(problems())
     sections = {
         "Versions (and what is supported)": versions(),
         "Fixes to fairseq": fixes(),
         "Devices": devices(),
         "Use": iter([f"fairseq-train DATA --user-dir {commands.user_dir()} ..."]),
-        f"{len(found)} problem{'s' * (len(found) != 1)}" if found else "All is well.": iter(found),
+        f"{len(faults)} problem{'s' * (len(faults) != 1)}" if faults else "All is well.": iter(faults),
     }
     blocks = ["\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in sections.items()]
-    return "\n\n".join(blocks), len(found)
+    return "\n\n".join(blocks), len(faults)
 
 
 def main(argv: Optional[list[str]] = None) -> None:

@@ -99,15 +99,15 @@ def compared(result: Exported, split: str) -> str:
     same = total = 0
     seconds = [0.0, 0.0]
     for number, sample in enumerate(inputs(result.built, split)):
-        found = []
+        outputs = []
         for which, generator in enumerate((result.eager, result.scripted)):
             if number == 0:  # compiled and allocated on the way
                 for _ in range(2):
                     generator(sample)
             began = time.perf_counter()
-            found.append(generator(sample))
+            outputs.append(generator(sample))
             seconds[which] += time.perf_counter() - began
-        for one, other in zip(*found):
+        for one, other in zip(*outputs):
             total += 1
             same += [beam["tokens"].tolist() for beam in one] == [beam["tokens"].tolist() for beam in other]
     times = f"{seconds[1]:.2f} s, fairseq's {seconds[0]:.2f} s"

@@ -50,29 +50,29 @@ def unpack(archive: Path, out: Path, patterns: Sequence[str] = ()) -> dict[str, 
 
     An archive among them gives its files in its place. Links and devices are left out, which is counted.
     """
-    found = {"files": 0, "left_out": 0}
+    counts = {"files": 0, "left_out": 0}
     with told(f"{archive} cannot be unpacked"), archive.open("rb") as file, new_folder(out) as folder:
         for member in members(file, archive.name):
             target = inside(folder, member.name, archive)
             if patterns and not any(fnmatch.fnmatchcase(member.name, pattern) for pattern in patterns):
                 continue
             if not member.is_file:
-                found["left_out"] += 1
+                counts["left_out"] += 1
                 continue
             with closing(member.content()) as content:
                 if not member.name.endswith(SUFFIXES):
-                    found["files"] += write(content, target)
+                    counts["files"] += write(content, target)
                     continue
                 for inner in members(content, member.name):
                     target = inside(folder, inner.name, archive)
                     if inner.is_file:
                         with closing(inner.content()) as text:
-                            found["files"] += write(text, target)
+                            counts["files"] += write(text, target)
                     else:
-                        found["left_out"] += 1
-        if not found["files"]:
+                        counts["left_out"] += 1
+        if not counts["files"]:
             raise UserError(f"{archive} has no file {' or '.join(patterns)}".rstrip())
-    return found
+    return counts
 
 
 def write(content: IO[bytes], path: Path) -> int:

@@ -48,13 +48,13 @@ def read_pairs(args: argparse.Namespace) -> Splits:
 def write_pairs(splits: Splits, names: tuple[str, str], out: Path) -> dict[str, Any]:
     """Both sides of every part."""
     counts = {part: len(pairs) for part, pairs in splits.parts().items()}
-    found = {"sides": list(names), "pairs": counts, "left_out": splits.left_out}
+    summary = {"sides": list(names), "pairs": counts, "left_out": splits.left_out}
     with new_folder(out) as folder:
         for part, pairs in splits.parts().items():
             for at, side in enumerate(names):
                 write_lines(folder / f"{part}.{side}", (pair[at] for pair in pairs))
-        (folder / "corpus.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return found
+        (folder / "corpus.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return summary
 
 
 def pairs_command(args: argparse.Namespace) -> dict[str, Any]:
@@ -71,12 +71,12 @@ def dialog_command(args: argparse.Namespace) -> dict[str, Any]:
 def sentences_command(args: argparse.Namespace) -> dict[str, Any]:
     """Text for a language model."""
     parts = read_sentences(args.raw, args.cut, args.seed, args.max_words)
-    found = {"sides": ["txt"], "sentences": {part: len(lines) for part, lines in parts.items()}}
+    summary = {"sides": ["txt"], "sentences": {part: len(lines) for part, lines in parts.items()}}
     with new_folder(args.out) as folder:
         for part, lines in parts.items():
             write_lines(folder / f"{part}.txt", lines)
-        (folder / "corpus.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return found
+        (folder / "corpus.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return summary
 
 
 def pieces_command(args: argparse.Namespace) -> dict[str, Any]:
@@ -139,9 +139,9 @@ def parser() -> argparse.ArgumentParser:
     for made in (pairs, dialog):
         made.add_argument("--most", type=at_least(0), default=0, help="pairs for training at the most; 0: all")
     for made in (pairs, dialog, sentences):
-        made.add_argument("--max-words", type=at_least(1), default=80, help="longer sentences are not trained on")
+        made.add_argument("--max-words", type=at_least(1), default=80, help="longer sentences are left out of training")
     for made in (pairs, sentences):
-        made.add_argument("--seed", type=int, default=1, help="of the parts")
+        made.add_argument("--seed", type=int, default=1, help="random seed of the split")
     encode = command("pieces", pieces_command, "subwords for a folder of text", "folder written by the others")
     encode.add_argument(
         "--tokens",
@@ -150,7 +150,9 @@ def parser() -> argparse.ArgumentParser:
         help="what BPE is applied to: raw text, Moses tokens; or words, without BPE",
     )
     encode.add_argument("--size", type=at_least(1), default=8000, help="number of pieces, for all sides together")
-    encode.add_argument("--language", action="append", default=[], metavar="SIDE=LANG", help="for Moses; repeatable")
+    encode.add_argument(
+        "--language", action="append", default=[], metavar="SIDE=LANG", help="for Moses tokens; repeatable"
+    )
     text = (
         "files of an archive (tar, zip): none outside the folder, no links, no owners and special permissions of others"
     )
@@ -165,8 +167,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         args = parser().parse_args(argv)
         if not args.raw.is_dir() and args.command != "unpack":
             raise UserError(f"{args.raw} is not a directory")
-        found = args.run(args)
-        print(f"{args.out}: {json.dumps(found)}")
+        summary = args.run(args)
+        print(f"{args.out}: {json.dumps(summary)}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def raw_lines(path: Path) -> Iterator[str]:
             "iconv -f latin1 -t utf-8"
         ) from None
     except (OSError, EOFError, zlib.error) as error:  # a gzip file that ends early, or is broken
-        raise UserError(f"{path}, after line {number}: cannot be read on ({reason(error)})") from None
+        raise UserError(f"{path}, after line {number}: cannot be read further ({reason(error)})") from None
 
 
 def clean(line: str) -> str:

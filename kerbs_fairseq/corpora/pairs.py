@@ -53,7 +53,7 @@ def xml_segments(path: Path) -> list[str]:
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if not last.endswith(("</mteval>", "</srcset>", "</refset>")):
         raise UserError(f"{path} is cut short: it ends in {last[:40]!r}, not in </mteval>")
-    return [clean(html.unescape(found[1])) for found in map(SEGMENT.search, lines) if found]
+    return [clean(html.unescape(match[1])) for match in map(SEGMENT.search, lines) if match]
 
 
 def read_iwslt(folder: Path, source: str, target: str, valid: str, test: str) -> Splits:
@@ -79,7 +79,7 @@ def read_parallel(folder: Path, source: str, target: str) -> Splits:
             for path in sorted(folder.glob(f"{name}.{source}")):
                 other = path.with_suffix(f".{target}")
                 if not other.is_file():
-                    raise UserError(f"{path.name} is there and {other.name} is not")
+                    raise UserError(f"{path.name} exists and {other.name} does not")
                 return side_by_side(path, other)
         raise UserError(f"{folder} has no {names[0]}.{source}")
 
@@ -88,17 +88,17 @@ def read_parallel(folder: Path, source: str, target: str) -> Splits:
 
 def read_tabbed(path: Path, swap: bool) -> list[Pair]:
     """The first two columns of a file, source and target; with ``swap`` the other way round."""
-    found = []
+    pairs = []
     for number, line in enumerate(raw_lines(path), 1):
         columns = [clean(part) for part in line.split("\t")]
         if len(columns) < 2:
             if not line.strip():
                 continue
             raise UserError(f"{path}, line {number}: two columns with a tab between them are needed")
-        found.append((columns[1], columns[0]) if swap else (columns[0], columns[1]))
-    if not found:
+        pairs.append((columns[1], columns[0]) if swap else (columns[0], columns[1]))
+    if not pairs:
         raise UserError(f"{path} is empty")
-    return found
+    return pairs
 
 
 def tabbed_file(folder: Path) -> Optional[Path]:

@@ -126,12 +126,12 @@ def settings_of(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} has no {SETTINGS}: it should be a folder that kerbs-corpus pieces wrote")
     try:
-        found = read_json(path)
-        check_languages(found["languages"])
-        assert found["tokens"] in TOKENS
-        assert all(isinstance(side, str) for side in found["sides"])
+        settings = read_json(path)
+        check_languages(settings["languages"])
+        assert settings["tokens"] in TOKENS
+        assert all(isinstance(side, str) for side in settings["sides"])
     except UserError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
         raise UserError(f"{path} is damaged: run kerbs-corpus pieces again") from None
-    return found
+    return settings

@@ -13,8 +13,8 @@ PARTS = ("train", "valid", "test")
 
 def own_parts(folder: Path) -> Optional[list[Path]]:
     """Files such as ptb.train.txt, ptb.valid.txt and ptb.test.txt; None if there is no such set of three."""
-    found = [sorted(path for path in folder.glob(f"*{name}.txt") if path.is_file()) for name in PARTS]
-    return [files[0] for files in found] if all(len(files) == 1 for files in found) else None
+    matching = [sorted(path for path in folder.glob(f"*{name}.txt") if path.is_file()) for name in PARTS]
+    return [files[0] for files in matching] if all(len(files) == 1 for files in matching) else None
 
 
 def shards(folder: Path) -> list[Path]:

@@ -22,10 +22,10 @@ def families(pairs: Sequence[Pair]) -> list[list[Pair]]:
 
     for source, target in pairs:
         parent[root((0, source))] = root((1, target))
-    found: dict[tuple[int, str], list[Pair]] = defaultdict(list)
+    groups: dict[tuple[int, str], list[Pair]] = defaultdict(list)
     for pair in dict.fromkeys(pairs):
-        found[root((0, pair[0]))].append(pair)
-    return list(found.values())
+        groups[root((0, pair[0]))].append(pair)
+    return list(groups.values())
 
 
 def split_by_sentence(pairs: Sequence[Pair], valid: int, test: int, seed: int) -> Splits:
@@ -93,21 +93,21 @@ def cut_sentences(files: Sequence[Path], sizes: Sequence[int], seed: int, max_wo
     wanted, (train, valid, _) = sum(sizes), sizes
     order = sorted(files)
     random.Random(seed).shuffle(order)
-    found: dict[str, None] = {}  # a set that keeps its order
+    distinct: dict[str, None] = {}  # a set that keeps its order
     short = 0
     for path in order:
-        new = [line for line in dict.fromkeys(read_lines(path)) if line and line not in found]
-        found.update(dict.fromkeys(new))
+        new = [line for line in dict.fromkeys(read_lines(path)) if line and line not in distinct]
+        distinct.update(dict.fromkeys(new))
         short += sum(len(line.split()) <= max_words for line in new)
         if short >= wanted:
             break
-    sentences = list(found)
+    sentences = list(distinct)
     random.Random(seed + 1).shuffle(sentences)
     held_out = sentences[train:wanted]
     to_train = [line for line in sentences[:train] + sentences[wanted:] if len(line.split()) <= max_words][:train]
     if len(to_train) + len(held_out) < wanted:
         raise UserError(
             f"{wanted:,} sentences are asked for ({' + '.join(f'{n:,}' for n in sizes)}), "
-            f"and there are {len(found):,}, {short:,} of up to {max_words} words: ask for fewer"
+            f"and there are {len(distinct):,}, {short:,} of up to {max_words} words: ask for fewer"
         )
     return [to_train, held_out[:valid], held_out[valid:]]

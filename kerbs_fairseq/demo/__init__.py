@@ -1,1 +1,1 @@
-"""The demo: a made-up world in which the senses of every word are known, and the commands that learn it."""
+"""The demo: a synthetic corpus in which the senses of every word are known, and the commands that train on it."""

@@ -37,7 +37,7 @@ def right(uses: Sequence[tuple[int, str]]) -> int:
 
 
 def shuffled(uses: Sequence[tuple[int, str]], seed: int = 1, times: int = 20) -> float:
-    """The same by chance: the model's senses dealt to the uses at random, on average."""
+    """The same by chance: the model's senses assigned to the uses at random, on average."""
     generator, senses = random.Random(seed), [sense for sense, _ in uses]
     total = 0
     for _ in range(times):
@@ -51,12 +51,12 @@ def homonyms(checkpoint: Path, data: Path, corpus: Path) -> list[Homonym]:
     model: Learned = load(checkpoint, data)
     truth = {word: n for word, n in true_senses(corpus / "truth.tsv").items() if n > 1 and word in model.words}
     at = {model.find(word): word for word in truth}
-    found = {word: Homonym(word, truth[word], int(model.numbers[i])) for i, word in at.items()}
+    of_word = {word: Homonym(word, truth[word], int(model.numbers[i])) for i, word in at.items()}
     for split in SPLITS:
         lines = (corpus / "parallel" / f"{split}.senses").read_text(encoding="utf-8").splitlines()
         for seen in occurrences(checkpoint, data, split, list(at)):
-            found[at[seen.word]].uses.append((seen.sense, lines[seen.line].split()[seen.column]))
-    return sorted(found.values(), key=lambda one: (-one.true, -len(one.uses), one.word))
+            of_word[at[seen.word]].uses.append((seen.sense, lines[seen.line].split()[seen.column]))
+    return sorted(of_word.values(), key=lambda one: (-one.true, -len(one.uses), one.word))
 
 
 def table(words: Sequence[Homonym], most: int = 8) -> str:

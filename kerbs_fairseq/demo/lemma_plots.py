@@ -17,13 +17,13 @@ TRUE_WIDTHS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.25)
 
 def spread_over_clusters() -> Figure:
     """Lemma 1: the contexts of a word with two clusters, by the sense that each means; its sense vectors too."""
-    found = lemmas.two_clusters(SEED)
-    contexts = found.contexts.flatten(0, 1)
-    lengths = found.vectors.norm(dim=1, keepdim=True)
-    points = main_axes(torch.cat([contexts, found.vectors / lengths * lemmas.LENGTH]))
+    trained = lemmas.two_clusters(SEED)
+    contexts = trained.contexts.flatten(0, 1)
+    lengths = trained.vectors.norm(dim=1, keepdim=True)
+    points = main_axes(torch.cat([contexts, trained.vectors / lengths * lemmas.LENGTH]))
     figure, ax = axes()
     for sense in range(2):
-        its = points[: len(contexts)][found.senses.flatten() == sense]
+        its = points[: len(contexts)][trained.senses.flatten() == sense]
         label = f"contexts that mean sense {sense + 1}"
         ax.scatter(its[:, 0], its[:, 1], s=8, c=colour(sense), marker=marker(sense), lw=0, alpha=0.7, label=label)
         x, y = points[len(contexts) + sense].tolist()

@@ -1,4 +1,4 @@
-"""The paper's claims about the kernel on made-up context vectors: ``python -m kerbs_fairseq.demo.lemmas``.
+"""The paper's claims about the kernel on synthetic context vectors: ``python -m kerbs_fairseq.demo.lemmas``.
 
 Contexts are points on a sphere, a cluster for every meaning; the output layer alone is trained to tell which word they
 belong to. Lemma 1: the senses of a word spread over its clusters. Lemma 2: a wider cluster gets a larger θ. Section

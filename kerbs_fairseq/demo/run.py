@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Optional
 
 from kerbs_fairseq import __version__, activation
-from kerbs_fairseq.demo.truth import Comparison, found_senses, kinds_of_words, means_by_kind, true_senses
+from kerbs_fairseq.demo.truth import Comparison, kinds_of_words, learned_senses, means_by_kind, true_senses
 from kerbs_fairseq.demo.write import write_corpus
 from kerbs_fairseq.inspection.command import quiet
 from kerbs_fairseq.runs import checkpoint, files, logs, outputs
@@ -175,8 +175,8 @@ def translate(folder: Path, save: Path) -> tuple[list[str], list[str]]:
     command = ["fairseq-generate", str(folder / "data"), "--user-dir", commands.user_dir(), "--gen-subset", "test"]
     command += ["--beam", "5", "--path", str(save / BEST), "--batch-size", "100", "--no-progress-bar"]
     commands.run(show([*command, "--results-path", str(save)]), save / "generate.log")
-    found = save / "generate-test.txt"
-    return outputs.hypotheses(found), outputs.references(found)
+    output = save / "generate-test.txt"
+    return outputs.hypotheses(output), outputs.references(output)
 
 
 def score(result: Result, hypotheses: list[str], references: list[str]) -> None:
@@ -218,15 +218,15 @@ def compare_with_truth(folder: Path, results: list[Result]) -> None:
     for result in results:
         if result.head.startswith("kerbs"):
             checkpoint = folder / f"{result.model}-{result.head}" / BEST
-            found = found_senses(checkpoint, folder / "data" / "dict.tgt.txt")
+            learned = learned_senses(checkpoint, folder / "data" / "dict.tgt.txt")
             true, kinds = true_senses(truth), kinds_of_words(truth)
-            comparison = Comparison.of(true, found)
-            content = Comparison.of({word: n for word, n in true.items() if kinds[word] != "grammar"}, found)
+            comparison = Comparison.of(true, learned)
+            content = Comparison.of({word: n for word, n in true.items() if kinds[word] != "grammar"}, learned)
             result.truth_correlation, result.content_correlation = comparison.correlation, content.correlation
             say(f"\n{result.name}: senses that words have, by how many they should have")
             say(f"{comparison.table()}\nrank correlation {comparison.correlation:.2f}", end="")
             say(f", without grammar words {content.correlation:.2f}")
-            means = means_by_kind(found, kinds)
+            means = means_by_kind(learned, kinds)
             say(f"mean by kind of word: {', '.join(f'{kind} {mean:.2f}' for kind, mean in means.items())}")
 
 
@@ -253,7 +253,7 @@ def report(folder: Path, results: list[Result]) -> Optional[Path]:
     commands.run(show(command), folder / "report.log", threads=1)
     say(f"\n{main.name}: the likely sense against the true one, in sentences that it was not trained on")
     say(homonym_table(words))
-    say("right: if each sense of the model stands for the true one it goes with most; by chance: if dealt at random")
+    say("right: if each sense of the model stands for the true one it goes with most; by chance: if assigned at random")
     return folder / "report" / "index.html"
 
 
@@ -299,11 +299,13 @@ def parser() -> argparse.ArgumentParser:
         description="Train small translation models on a synthetic corpus with known senses and print one table.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    result.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for all files; an earlier demo goes")
+    result.add_argument(
+        "--out", type=Path, default=Path("demo-out"), help="folder for all files; an earlier demo is replaced"
+    )
     heads = [head.name for head in HEADS]
-    result.add_argument("--models", nargs="+", choices=names, default=names, help="which models")
-    result.add_argument("--heads", nargs="+", choices=heads, default=heads, help="with which output layers")
-    result.add_argument("--epochs", type=int, help="the same number for all models, instead of each one's own")
+    result.add_argument("--models", nargs="+", choices=names, default=names, help="models to train")
+    result.add_argument("--heads", nargs="+", choices=heads, default=heads, help="output layers to train them with")
+    result.add_argument("--epochs", type=int, help="number of epochs of every model, instead of its own")
     result.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="models trained side by side")
     result.add_argument("--seed", type=int, default=1, help="for the corpus and the training")
     return result

@@ -1,4 +1,4 @@
-"""What a KerBS model found against what is true: senses of each word, in the model and in the demo world."""
+"""Learned senses against true ones: senses per word in a KerBS model and in the demo corpus."""
 
 import csv
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ def kinds_of_words(path: Path) -> dict[str, str]:
     return {row["word"]: "homonym" if int(row["senses"]) > 1 else row["range"] for row in rows}
 
 
-def means_by_kind(found: dict[str, int], kinds: dict[str, str]) -> dict[str, float]:
+def means_by_kind(senses: dict[str, int], kinds: dict[str, str]) -> dict[str, float]:
     """The mean number of senses of the words of each kind, largest first."""
     groups: dict[str, list[int]] = {}
-    for word in found.keys() & kinds.keys():
-        groups.setdefault(kinds[word], []).append(found[word])
+    for word in senses.keys() & kinds.keys():
+        groups.setdefault(kinds[word], []).append(senses[word])
     means = {kind: sum(numbers) / len(numbers) for kind, numbers in groups.items()}
     return dict(sorted(means.items(), key=lambda item: (-item[1], item[0])))
 
 
-def found_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
+def learned_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
     """How many senses each word has in a model, from its checkpoint and the dictionary it was trained with."""
     from fairseq.data import Dictionary
 
@@ -48,31 +48,31 @@ COLUMNS = 4  # numbers of senses that are counted each by itself
 
 @dataclass
 class Comparison:
-    """Two counts of senses for the same words: ``true`` and ``found`` (words,)."""
+    """Two counts of senses for the same words: ``true`` and ``learned`` (words,)."""
 
     true: Any
-    found: Any
+    learned: Any
 
     @classmethod
-    def of(cls, true: dict[str, int], found: dict[str, int]) -> "Comparison":
+    def of(cls, true: dict[str, int], learned: dict[str, int]) -> "Comparison":
         """Over the words that both know."""
-        words = sorted(true.keys() & found.keys())
-        return cls(np.array([true[w] for w in words]), np.array([found[w] for w in words]))
+        words = sorted(true.keys() & learned.keys())
+        return cls(np.array([true[w] for w in words]), np.array([learned[w] for w in words]))
 
     @property
     def correlation(self) -> float:
         """Spearman's rank correlation; 0 if one side is the same for all words."""
-        return rank_correlation(self.true.tolist(), self.found.tolist())
+        return rank_correlation(self.true.tolist(), self.learned.tolist())
 
     def table(self) -> str:
         """A row for each true number of senses: how many words, and how many senses the model gives them."""
-        most = min(int(self.found.max()), COLUMNS)
-        more = int(self.found.max()) > most
+        most = min(int(self.learned.max()), COLUMNS)
+        more = int(self.learned.max()) > most
         shown = [f"has {n}" for n in range(1, most + 1)] + ["more"] * more
         head = f"{'true senses':<12}{'words':>7}" + "".join(f"{name:>7}" for name in shown) + f"{'mean':>7}"
         lines = [head, "-" * len(head)]
         for n in np.unique(self.true):
-            has = self.found[self.true == n]
+            has = self.learned[self.true == n]
             counts = "".join(f"{int((has == m).sum()):7}" for m in range(1, most + 1))
             counts += f"{int((has > most).sum()):7}" * more
             lines.append(f"{n:<12}{len(has):7}{counts}{has.mean():7.2f}")

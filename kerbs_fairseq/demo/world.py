@@ -94,13 +94,13 @@ class World:
     # --- vocabulary ---------------------------------------------------------------------------------------------------
 
     def _source_words(self) -> Iterator[str]:
-        """Made-up words of two syllables, in random order, none of them a target word."""
+        """Artificial words of two syllables, in random order, none of them a target word."""
         syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
         english = {word for words in all_target_words() for word in words}
-        made_up = ["".join(pair) for pair in itertools.product(syllables, repeat=2)]
-        made_up = [word for word in made_up if word not in english]
-        self._random.shuffle(made_up)
-        return iter(made_up)
+        artificial = ["".join(pair) for pair in itertools.product(syllables, repeat=2)]
+        artificial = [word for word in artificial if word not in english]
+        self._random.shuffle(artificial)
+        return iter(artificial)
 
     def _entry(self, word: str, part: str, topic: str, range_: str, gloss: str = "", sense: int = 0) -> Entry:
         return Entry(word, sense, part, topic, gloss or word, next(self._new_sources), range_)

@@ -153,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
         "are known.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    result.add_argument("folder", type=Path, help="where to write; must not exist yet")
+    result.add_argument("folder", type=Path, help="folder to write; it must not exist")
     result.add_argument("--seed", type=int, default=1, help="the same seed gives the same files")
     result.add_argument(
         "--parallel", type=size, default=PARALLEL, metavar="TRAIN,VALID,TEST", help="sentence pairs per split"

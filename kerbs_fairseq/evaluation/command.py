@@ -28,13 +28,13 @@ def score(args: argparse.Namespace) -> None:
     """Score the outputs of one model."""
     run = Run(args.run)
     if not run.folder.is_dir():
-        raise UserError(f"{run.folder} is no folder: train the model first")
+        raise UserError(f"{run.folder} is not a directory: train the model first")
     scorer = TASKS[args.task].scorer
     if isinstance(scorer, Bleu):
-        found = evaluate_bleu(run, args.out, scorer.order, args.subset)
+        scores = evaluate_bleu(run, args.out, scorer.order, args.subset)
     else:
-        found = evaluate_ppl(run, args.out)
-    print(f"{run.folder}: {json.dumps(found)}")
+        scores = evaluate_ppl(run, args.out)
+    print(f"{run.folder}: {json.dumps(scores)}")
 
 
 def compare_runs(args: argparse.Namespace) -> None:
@@ -52,10 +52,10 @@ def compare_runs(args: argparse.Namespace) -> None:
         if run.seed != baseline.seed:
             print(f"{run.cell} has another seed than {baseline.cell}: not compared")
             continue
-        found = compare(task, [statistics(run, task.scorer, wanted)], [of_baseline])
+        comparison = compare(task, [statistics(run, task.scorer, wanted)], [of_baseline])
         print(
-            f"{run.cell} against {baseline.cell}: {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}], "
-            f"one-sided p {found.p:.3f} (paired bootstrap)"
+            f"{run.cell} against {baseline.cell}: {comparison.difference:+.2f} "
+            f"[{comparison.low:+.2f}, {comparison.high:+.2f}], one-sided p {comparison.p:.3f} (paired bootstrap)"
         )
     if task.measure != "PPL":
         samples(args, task, runs, wanted)
@@ -135,20 +135,20 @@ def parser() -> argparse.ArgumentParser:
         ),
     ):
         made = commands.add_parser(name, help=text, description=text)
-        made.add_argument("task", choices=sorted(TASKS), help="recipe")
-        made.add_argument("out", type=Path, help="folder that the recipe works in")
+        made.add_argument("task", choices=sorted(TASKS), help="name of the recipe")
+        made.add_argument("out", type=Path, help="working folder of the recipe, its --out")
         made.set_defaults(run_command=run)
         if name == "score":
             made.add_argument("run", type=Path, help="folder with the outputs, OUT/runs/CELL/seed_N")
-            made.add_argument("--subset", choices=SUBSETS, default="test", help="what was translated (test)")
+            made.add_argument("--subset", choices=SUBSETS, default="test", help="data set that was translated (test)")
         if name == "compare":
             made.add_argument("runs", type=Path, nargs="+", help="folders of models, the baseline first")
             made.add_argument("--samples", type=count, default=5, help="sentences to show side by side (5)")
-            made.add_argument("--seed", type=int, default=1, help="of the choice of sentences (1)")
+            made.add_argument("--seed", type=int, default=1, help="random seed for the choice of sentences (1)")
         if name == "collect":
             made.add_argument("--to", type=Path, default=Path("docs/results"), help="folder of the file (docs/results)")
             made.add_argument("--name", help="name of the file, without .json (that of OUT)")
-            made.add_argument("--corpus", help="how tables call the corpus (as the paper's)")
+            made.add_argument("--corpus", help="name of the corpus in tables (that of the paper)")
     text = "put runs that `collect` has kept below OUT, so that kerbs-table continues after them"
     made = commands.add_parser("restore", help=text, description=text)
     made.add_argument("archive", type=Path, help=f"such as docs/results/lm_1b{SUFFIX}")

@@ -22,8 +22,8 @@ def length_ratio(outputs: Sequence[Sequence[str]], references: Sequence[Sequence
 
 def distinct(outputs: Sequence[Sequence[str]], order: int) -> float:
     """Different n-grams of the outputs per n-gram (Li et al., 2016); 0 if there is none."""
-    found = [tuple(line[i : i + order]) for line in outputs for i in range(len(line) - order + 1)]
-    return len(set(found)) / max(1, len(found))
+    ngrams = [tuple(line[i : i + order]) for line in outputs for i in range(len(line) - order + 1)]
+    return len(set(ngrams)) / max(1, len(ngrams))
 
 
 def share_of_most_frequent(outputs: Sequence[str]) -> float:

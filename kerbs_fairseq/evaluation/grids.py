@@ -1,7 +1,6 @@
 """Values that are tried for every cell: rates by validation loss, length penalties by BLEU on the validation set."""
 
 import math
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Optional
 from kerbs_fairseq.evaluation.runs import SCORES
 from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import read_json, read_text
+from kerbs_fairseq.runs.files import new_folder, read_json, read_text
 
 DIVERGED = "diverged"  # an empty file beside the log of such a training
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
@@ -21,10 +20,10 @@ def values_of(text: Optional[str], option: str) -> list[str]:
     """0.001,0.002,0.004 as it was written, each once; none if the option was not given."""
     if text is None:
         return []
-    found = list(dict.fromkeys(text.split(",")))
-    if not all(NUMBER.fullmatch(value) for value in found):
+    values = list(dict.fromkeys(text.split(",")))
+    if not all(NUMBER.fullmatch(value) for value in values):
         raise UserError(f"{option} {text}: numbers with commas between them")
-    return found
+    return values
 
 
 def variant(cell: str, rate: str) -> str:
@@ -91,12 +90,8 @@ def adopt(source: Path, target: Path) -> None:
     """Let the training in ``source`` stand as that of ``target``, whole or not at all, unless there is one."""
     if (target / "training").exists():
         return
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(beside, ignore_errors=True)
-    shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".lock", "recipe.log"))
-    command = beside / "command"
-    if command.is_file():
-        command.write_text(command.read_text().replace(f" {source.parent.name} ", f" {target.parent.name} "))
-    shutil.rmtree(target, ignore_errors=True)  # at the most a log
-    os.replace(beside, target)
+    with new_folder(target, replace=True) as folder:  # what is there is at the most a log
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns(".lock", "recipe.log"), dirs_exist_ok=True)
+        command = folder / "command"
+        if command.is_file():
+            command.write_text(command.read_text().replace(f" {source.parent.name} ", f" {target.parent.name} "))

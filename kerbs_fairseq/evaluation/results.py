@@ -39,16 +39,16 @@ def gather(name: str, task_name: str, out: Path, corpus: str = "") -> dict[str, 
     """The evaluated runs below ``out``: scores, commands and comparisons with the softmax, by cell."""
     task, wanted, runs = TASKS[task_name], references(out), all_runs(out)
     of_cell = {cell: [run for run in runs if run.cell == cell] for cell in task.in_order(run.cell for run in runs)}
-    all_scores = [run.scores or {} for found in of_cell.values() for run in found]
-    judged = {run: statistics(run, task.scorer, wanted) for found in of_cell.values() for run in found}
+    all_scores = [run.scores or {} for of_seeds in of_cell.values() for run in of_seeds]
+    judged = {run: statistics(run, task.scorer, wanted) for of_seeds in of_cell.values() for run in of_seeds}
     cells = {}
-    for cell, found in of_cell.items():
+    for cell, of_seeds in of_cell.items():
         baseline = of_cell.get(baseline_of(cell), []) if cell != baseline_of(cell) else []
         cells[cell] = {
-            **commands_of(found, name, task_name),
+            **commands_of(of_seeds, name, task_name),
             "rates": tried_rates(out, cell),
-            "seeds": {str(run.seed): numbers(run.scores or {}) for run in found},
-            "against_softmax": against(task, found, baseline, judged),
+            "seeds": {str(run.seed): numbers(run.scores or {}) for run in of_seeds},
+            "against_softmax": against(task, of_seeds, baseline, judged),
         }
     return {
         "name": name,
@@ -81,7 +81,7 @@ def against(task: Task, system: Sequence[Run], baseline: Sequence[Run], judged: 
 
 def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
     """How a cell was made, the same for all its seeds but for SEED; parts that a run does not say are left out."""
-    found: list[dict[str, Any]] = []
+    commands: list[dict[str, Any]] = []
     for run in runs:
         training = text_of(run.folder / "training") or ""
         evaluation = text_of(run.folder / "evaluation") or ""
@@ -96,10 +96,10 @@ def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
             "rate": rate,
             "lenpen": lenpen[1] if lenpen else None,
         }
-        found.append({key: value for key, value in one.items() if value})
-    if any(one != found[0] for one in found):
+        commands.append({key: value for key, value in one.items() if value})
+    if any(one != commands[0] for one in commands):
         raise UserError(f"{runs[0].folder.parent}: its seeds were made with different options: remove some of them")
-    return found[0]
+    return commands[0]
 
 
 def tried_rates(out: Path, cell: str) -> dict[str, float]:
@@ -124,14 +124,14 @@ def data_of(out: Path) -> str:
     return " ".join(f"{Path(folder).name} {rest}".split()) if folder else ""
 
 
-def merged(found: Sequence[dict[str, str]]) -> dict[str, str]:
+def merged(versions: Sequence[dict[str, str]]) -> dict[str, str]:
     """Versions of all runs: one each, or several with commas between them."""
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: ", ".join(sorted({one[name] for one in found if name in one})) for name in names}
+    names = dict.fromkeys(name for one in versions for name in one)
+    return {name: ", ".join(sorted({one[name] for one in versions if name in one})) for name in names}
 
 
 def numbers(scores: dict[str, Any]) -> dict[str, Any]:
-    """The numbers among scores, shortened; what is no finite number is left out."""
+    """The numbers among scores, shortened; what is not a finite number is left out."""
     result: dict[str, Any] = {}
     for name, value in scores.items():
         if isinstance(value, (int, float)) and name not in NOT_SCORES and math.isfinite(value):
@@ -172,10 +172,10 @@ def are_results(results: Any) -> bool:
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """All results of a folder by name; none if there is no folder."""
-    found = {}
+    by_name = {}
     for path in sorted(folder.glob("*.json")):
         results = read_json(path)
         if not are_results(results) or results["name"] != path.stem:
             raise UserError(f"{path} is not what kerbs-evaluate collect writes: collect it again")
-        found[path.stem] = results
-    return found
+        by_name[path.stem] = results
+    return by_name

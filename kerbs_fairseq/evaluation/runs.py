@@ -20,7 +20,7 @@ from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
 SUBSETS = ("test", "valid")
-TEXTS = ("signature", "signature_of_moses_tokens")  # what is no number in scores.json; and versions
+TEXTS = ("signature", "signature_of_moses_tokens")  # texts in scores.json, beside the versions
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class Run:
     def seed(self) -> int:
         """Of the training."""
         if not is_run(self.folder):
-            raise UserError(f"{self.folder} is no folder of a recipe's run, which is called OUT/runs/CELL/seed_N")
+            raise UserError(f"{self.folder} is not the folder of a recipe's run, OUT/runs/CELL/seed_N")
         return int(self.folder.name.removeprefix("seed_"))
 
     @property
     def scores(self) -> Optional[dict[str, Any]]:
-        """What evaluation has found; None if it has not been done."""
+        """What evaluation has written; None if it has not been done."""
         path = self.folder / SCORES
         if not path.is_file():
             return None
         try:
-            found = read_json(path)
+            scores = read_json(path)
         except UserError as problem:
             raise UserError(f"{problem}. {SCORES} is broken: remove it, and evaluate again") from None
-        if not are_scores(found):
+        if not are_scores(scores):
             raise UserError(f"{path}: {SCORES} is broken: remove it, and evaluate again")
-        return dict(found)
+        return dict(scores)
 
     def score(self, name: str) -> float:
         """One of the scores, which must be there, and a number that can be compared."""
@@ -72,13 +72,13 @@ class Run:
             write(path, "".join(f"{line}\n" for line in content))
 
 
-def are_scores(found: object) -> bool:
+def are_scores(content: object) -> bool:
     """Whether the content of a JSON file is what evaluation writes: numbers, or null, by name, and a few texts."""
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return False
-    versions = found.get("versions", {})
+    versions = content.get("versions", {})
     fine = isinstance(versions, dict) and all(isinstance(text, str) for text in versions.values())
-    for name, value in found.items():
+    for name, value in content.items():
         if name in TEXTS:
             fine = fine and isinstance(value, str)
         elif name != "versions":
@@ -93,8 +93,8 @@ def is_run(folder: Path) -> bool:
 
 def all_runs(out: Path) -> list[Run]:
     """Those that have been evaluated, by cell and seed."""
-    found = [Run(path.parent) for path in out.glob(f"runs/*/seed_*/{SCORES}") if is_run(path.parent)]
-    return sorted(found, key=lambda run: (run.cell, run.seed))
+    runs = [Run(path.parent) for path in out.glob(f"runs/*/seed_*/{SCORES}") if is_run(path.parent)]
+    return sorted(runs, key=lambda run: (run.cell, run.seed))
 
 
 def target_side(out: Path) -> str:
@@ -105,8 +105,8 @@ def target_side(out: Path) -> str:
 def sides(out: Path) -> list[str]:
     """The names of all sides of a corpus, the target's last."""
     path = out / "text" / "corpus.json"
-    found = read_json(path)
-    names = found.get("sides") if isinstance(found, dict) else None
+    corpus = read_json(path)
+    names = corpus.get("sides") if isinstance(corpus, dict) else None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path} is not what kerbs-corpus writes: prepare the data again")
     return names
@@ -130,34 +130,34 @@ def of_training(run: Run) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Of what computes: Python and packages."""
     names = ("kerbs-fairseq", "fairseq", "torch", "numpy", "scipy", "sacrebleu", "sentencepiece")
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def evaluate_bleu(run: Run, out: Path, order: int, subset: str = "test") -> dict[str, Any]:
     """BLEU of what fairseq-generate wrote into the run's folder, against text and against Moses tokens."""
     settings, wanted, target = settings_of(out / "pieces"), references(out, subset), target_side(out)
-    found = to_text(hypotheses(run.folder / f"generate-{subset}.txt"), settings, target)
-    if len(found) != len(wanted):
-        raise UserError(f"{run.folder} has {len(found)} outputs, and the {subset} set {len(wanted)} sentences")
+    output = to_text(hypotheses(run.folder / f"generate-{subset}.txt"), settings, target)
+    if len(output) != len(wanted):
+        raise UserError(f"{run.folder} has {len(output)} outputs, and the {subset} set {len(wanted)} sentences")
     language = language_of(target, settings["languages"])
-    moses = [tokenise(lines, "moses", language) for lines in (found, wanted)]
+    moses = [tokenise(lines, "moses", language) for lines in (output, wanted)]
     plain, tokens = Bleu(order), Bleu(order, "none")
     scores = {
-        "bleu": plain.score(plain.statistics(found, wanted).sum(0)),
-        "signature": plain.signature(found, wanted),
+        "bleu": plain.score(plain.statistics(output, wanted).sum(0)),
+        "signature": plain.signature(output, wanted),
         "bleu_of_moses_tokens": tokens.score(tokens.statistics(*moses).sum(0)),
         "signature_of_moses_tokens": tokens.signature(*moses),
         "order": order,
-        **diversity(found, wanted),
+        **diversity(output, wanted),
         "tokens_per_second": logs.tokens_per_second(run.folder / "generate.log", run.folder / f"generate-{subset}.txt"),
         **of_training(run),
         "versions": versions(),
     }
-    run.write(scores, f"{subset}.hyp", found)
+    run.write(scores, f"{subset}.hyp", output)
     return scores
 
 
@@ -204,9 +204,9 @@ def statistics(run: Run, scorer: Union[Bleu, Perplexity], wanted: Sequence[str])
 def numbers_of(path: Path) -> list[float]:
     """What evaluation wrote down of each sentence."""
     try:
-        found = [float(x) for x in read_text(path).split()]
+        losses = [float(x) for x in read_text(path).split()]
     except ValueError as error:
         raise error if isinstance(error, UserError) else UserError(f"{path} is broken: evaluate again") from None
-    if not all(map(math.isfinite, found)):
+    if not all(map(math.isfinite, losses)):
         raise UserError(f"{path} has losses that are not finite: evaluate again, or put the run aside")
-    return found
+    return losses

@@ -12,10 +12,10 @@ from kerbs_fairseq.runs.errors import UserError
 Array = NDArray[np.float64]
 
 
-def same_length(found: Sequence[object], wanted: Sequence[object]) -> None:
+def same_length(outputs: Sequence[object], wanted: Sequence[object]) -> None:
     """Refuse outputs of another test set."""
-    if len(found) != len(wanted):
-        raise UserError(f"{len(found)} outputs for {len(wanted)} sentences, of another test set: evaluate again")
+    if len(outputs) != len(wanted):
+        raise UserError(f"{len(outputs)} outputs for {len(wanted)} sentences, of another test set: evaluate again")
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Bleu:
         """Matches and totals of each order, and both lengths, of every sentence: (sentences, 2 · order + 2)."""
         same_length(hypotheses, references)
         metric = self.metric()
-        found = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references)]
-        return np.array([[*f.counts, *f.totals, f.sys_len, f.ref_len] for f in found], dtype=np.float64)
+        sentences = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references)]
+        return np.array([[*f.counts, *f.totals, f.sys_len, f.ref_len] for f in sentences], dtype=np.float64)
 
     def score(self, total: Array) -> float:
         """BLEU of statistics that were summed over sentences, (2 · order + 2,), smoothed as sacrebleu does."""
@@ -53,8 +53,8 @@ class Bleu:
 
         *counts, length, wanted = (int(n) for n in total)
         matches, possible = counts[: self.order], counts[self.order :]
-        found = BLEU.compute_bleu(matches, possible, length, wanted, smooth_method="exp", max_ngram_order=self.order)
-        return float(found.score)
+        bleu = BLEU.compute_bleu(matches, possible, length, wanted, smooth_method="exp", max_ngram_order=self.order)
+        return float(bleu.score)
 
 
 @dataclass(frozen=True)

@@ -69,5 +69,5 @@ def paired_t_test(system: Sequence[float], baseline: Sequence[float], larger_is_
         return None
     from scipy import stats
 
-    found = stats.ttest_rel(system, baseline, alternative="greater" if larger_is_better else "less")
-    return TTest(float(found.statistic), float(found.pvalue))
+    test = stats.ttest_rel(system, baseline, alternative="greater" if larger_is_better else "less")
+    return TTest(float(test.statistic), float(test.pvalue))

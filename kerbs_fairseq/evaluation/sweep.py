@@ -26,17 +26,25 @@ from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import SCORES, Run
 from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.runs import files, logs
+from kerbs_fairseq.runs import process as commands
 from kerbs_fairseq.runs.errors import UserError
 
 NAME = "kerbs-table"
 LAST_LINES = 5
-VALID = re.compile(r'\| valid \| .*?"epoch": (\d+).*?"valid_ppl": "([\d.]+)"')
 
 
 def say(text: str) -> None:
     """Print at once, with the time."""
     sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")  # in one piece: several models are under way
     sys.stdout.flush()
+
+
+def show_validation(name: str, line: str) -> None:
+    """Show what a line of a training's log says of the validation set."""
+    record = logs.record_of(line)
+    if record is not None and record.kind == logs.VALID and {"epoch", "ppl"} <= record.values.keys():
+        say(f"{name}: epoch {record.values['epoch']:.0f}, valid ppl {record.values['ppl']:.2f}")
 
 
 @dataclass
@@ -178,7 +186,7 @@ class Sweep:
         with self.lock:
             self.left -= not done_before
             try:
-                found = "" if problem else result()
+                scores = "" if problem else result()
             except UserError as broken:
                 problem = f"    {broken}"
             if problem:
@@ -188,14 +196,14 @@ class Sweep:
                 self.seconds.append(time.monotonic() - began)
                 mean = sum(self.seconds) / len(self.seconds)
                 say(
-                    f"{name}: {found}, {self.seconds[-1] / 60:.1f} min; {self.left} to go, about "
+                    f"{name}: {scores}, {self.seconds[-1] / 60:.1f} min; {self.left} to go, about "
                     f"{mean * self.left / self.jobs / 60:.0f} min"
                 )
 
     def scores(self, cell: str, seed: int) -> str:
         """Of a run, in short."""
-        found = Run(self.folder(cell, seed)).scores or {}
-        return ", ".join(f"{name} {found[name]:.2f}" for name in ("bleu", "ppl") if name in found)
+        scores = Run(self.folder(cell, seed)).scores or {}
+        return ", ".join(f"{name} {scores[name]:.2f}" for name in ("bleu", "ppl") if name in scores)
 
     def call(self, script: str, cell: str, seed: int, name: str, options: Sequence[str]) -> str:
         """Run a script and show each validation; the end of what it printed if it fails, or nothing."""
@@ -215,35 +223,24 @@ class Sweep:
         if self.jobs > 1:  # models side by side, each on its share of the cores
             environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
         log.parent.mkdir(parents=True, exist_ok=True)
-        last: list[str] = []
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, encoding="utf-8",
-            errors="replace", start_new_session=True,
-        )  # fmt: skip
-        with self.lock:
-            self.running.add(process)
-        assert process.stdout is not None
         with log.open("a", encoding="utf-8") as file:
-            for line in process.stdout:
-                file.write(line)
-                last = [*last[1 - LAST_LINES :], line]
-                valid = VALID.search(line)
-                if valid:
-                    say(f"{name}: epoch {valid[1]}, valid ppl {valid[2]}")
+            process = commands.start(command, environment, new_session=True)
+            with self.lock:
+                self.running.add(process)
+            last = commands.follow(process, file, partial(show_validation, name))
         code = process.wait()
         with self.lock:
             self.running.remove(process)
-        return last, code
+        return last[-LAST_LINES:], code
 
     def write(self) -> None:
         """The table as it is now, whole or not at all."""
-        path = self.out / "table.md"
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            beside.write_text(markdown(self.recipe.name, self.out, self.failed), encoding="utf-8")
-            os.replace(beside, path)
+            text = markdown(self.recipe.name, self.out, self.failed)
         except UserError as problem:  # a broken folder of another run must not stop this one
             say(f"no table: {problem}")
+        else:
+            files.write(self.out / "table.md", text)
 
 
 def cells_of(text: Optional[str], task: Task) -> list[str]:
@@ -308,7 +305,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = arguments(argv)
     args.recipe = Path(os.path.abspath(args.recipe))
     if args.recipe.name not in TASKS or not (args.recipe / "train.sh").is_file():
-        sys.exit(f"{NAME}: {args.recipe} is no recipe; there are {', '.join(TASKS)}")
+        sys.exit(f"{NAME}: {args.recipe} is not a recipe; there are {', '.join(TASKS)}")
     if not (args.out / "binary").is_dir():
         sys.exit(f"{NAME}: {args.out} has no data: run {args.recipe.name}/prepare.sh --out {args.out} first")
     if args.jobs < 1:

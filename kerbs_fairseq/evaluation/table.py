@@ -115,23 +115,23 @@ def diversity_table(results: dict[str, Any]) -> list[str]:
 def notes(results: dict[str, Any]) -> list[str]:
     """What a reader must know."""
     task = TASKS[results["task"]]
-    found = [
+    lines = [
         "Mean ± standard deviation (seeds). p: one-sided; of a paired bootstrap over the test sentences (1,000 draws) "
         "with the scores averaged over the seeds that both have, and with each seed; of a paired t-test over seeds. "
         "Times and speeds are relative to the softmax of the same model."
     ]
     if isinstance(task.scorer, Perplexity):
-        found.append("PPL is per word of the text, the end of a sentence included, whatever the subwords.")
+        lines.append("PPL is per word of the text, the end of a sentence included, whatever the subwords.")
     elif results["signatures"]:
-        found.append(f"BLEU by sacrebleu: {', '.join(f'`{one}`' for one in results['signatures'])}.")
+        lines.append(f"BLEU by sacrebleu: {', '.join(f'`{one}`' for one in results['signatures'])}.")
     if results["data"]:
-        found.append(f"Corpus, tokens and number of pieces: {results['data']}.")
-    return found
+        lines.append(f"Corpus, tokens and number of pieces: {results['data']}.")
+    return lines
 
 
 def commands(results: dict[str, Any]) -> list[str]:
     """The commands of all cells in as few lines as possible: CELL, RATE and LENPEN stand for what the table has."""
-    found = []
+    texts = []
     for step in ("train", "evaluate"):
         for name, cell in results["cells"].items():
             text = cell.get(step, "").replace(f" {name} ", " CELL ")
@@ -139,8 +139,8 @@ def commands(results: dict[str, Any]) -> list[str]:
                 text = text.replace(f"--lr {cell['rate']}", "--lr RATE")
             if cell.get("lenpen"):
                 text = text.replace(f"--lenpen {cell['lenpen']}", "--lenpen LENPEN")
-            found.append(text)
-    return [text for text in dict.fromkeys(found) if text]
+            texts.append(text)
+    return [text for text in dict.fromkeys(texts) if text]
 
 
 def markdown_of(results: dict[str, Any], failed: Sequence[str] = ()) -> str:
@@ -194,8 +194,8 @@ def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
     arms = [["softmax"], ["softmax-features", "softmax-model"], ["mos", "mos-identity"], ["kerbs"]]
     shown = []
     for group in arms:
-        found = [cells[f"{model}-{arm}"] for arm in group if f"{model}-{arm}" in cells]
-        chosen = min(found, key=validation_of, default=None)  # of two, the one that is better on validation
+        candidates = [cells[f"{model}-{arm}"] for arm in group if f"{model}-{arm}" in cells]
+        chosen = min(candidates, key=validation_of, default=None)  # of two, the one that is better on validation
         shown.append(mean_and_spread(values_of(chosen, name)))
     against = cells.get(f"{model}-kerbs", {}).get("against_softmax")
     margin = ""

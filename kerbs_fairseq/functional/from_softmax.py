@@ -15,19 +15,19 @@ LLOYD_STEPS = 5
 SAME = 1e-6  # vectors, biases and θ that differ by less are the same
 
 
-class Rows(NamedTuple):
+class Weights(NamedTuple):
     """``vectors`` (n, d) and ``bias`` (n,), of senses or of words."""
 
     vectors: Tensor
     bias: Tensor
 
 
-def senses_of(weight: Tensor, bias: Optional[Tensor], sense_to_word: Tensor, share: Optional[Tensor] = None) -> Rows:
+def senses_of(weight: Tensor, bias: Optional[Tensor], sense_to_word: Tensor, share: Optional[Tensor] = None) -> Weights:
     """Senses (S,) that predict what the softmax ``weight`` (V, d), ``bias`` (V,) does; ``share`` (S,) of its word."""
     n = torch.bincount(sense_to_word, minlength=len(weight)).to(torch.float32)
     share = 1 / n[sense_to_word] if share is None else share
     of_words = torch.zeros_like(n) if bias is None else bias.float()
-    return Rows(weight[sense_to_word], (of_words[sense_to_word] + share.log()).to(weight.dtype))
+    return Weights(weight[sense_to_word], (of_words[sense_to_word] + share.log()).to(weight.dtype))
 
 
 def noise(weight: Tensor, sense_to_word: Tensor, seed: int) -> Tensor:
@@ -99,7 +99,7 @@ def inexact(vectors: Tensor, theta: Optional[Tensor], sense_to_word: Tensor, n_w
     return f"{apart} of {n_words} words have senses with different vectors" if apart else None
 
 
-def softmax_of(senses: Rows, sense_to_word: Tensor, n_words: int, usage: Tensor) -> Rows:
+def softmax_of(senses: Weights, sense_to_word: Tensor, n_words: int, usage: Tensor) -> Weights:
     """The softmax (V, d), (V,) of senses (S,), exact where all senses of a word have one vector and θ is 0.
 
     Elsewhere it is a lower bound of what a word's senses give, tight where they have the shares u of their ``usage``
@@ -115,4 +115,4 @@ def softmax_of(senses: Rows, sense_to_word: Tensor, n_words: int, usage: Tensor)
     weight = torch.where(by_usage[sense_to_word], usage, bias.exp())  # equal senses have the shares of their biases
     u = weight / per_word(weight)[sense_to_word]
     lower = u * (bias - u.clamp_min(1e-30).log())
-    return Rows(per_word(u.unsqueeze(1) * vectors).to(senses.vectors.dtype), per_word(lower).to(senses.bias.dtype))
+    return Weights(per_word(u.unsqueeze(1) * vectors).to(senses.vectors.dtype), per_word(lower).to(senses.bias.dtype))

@@ -45,9 +45,9 @@ def allocate(
 ) -> Tensor:
     """Numbers of senses (n,) by need (n,): the next sense goes to the word with the largest need^power / senses.
 
-    Every word has ``min_senses``, and none more than ``max_senses``. It ends when ``total`` senses are dealt, or when a
-    further one would leave everybody less than ``min_count`` of need per sense. Among equals comes first who has
-    fewer, then the first in ``order`` (n,).
+    Every word has ``min_senses``, and none more than ``max_senses``. It ends when ``total`` senses are allocated, or
+    when a further one would leave every word less than ``min_count`` of need per sense. Among equals the word with
+    fewer senses is first, then the first in ``order`` (n,).
     """
     weight = need.double().clamp_min(0).pow(power).tolist()
     limit = need.tolist()
@@ -72,14 +72,14 @@ def allocate(
     return torch.tensor(numbers, dtype=torch.long)
 
 
-def deal(n: int, spare: int, most: int, evenly: bool, generator: torch.Generator) -> Tensor:
+def distribute(n: int, spare: int, most: int, evenly: bool, generator: torch.Generator) -> Tensor:
     """How many of ``spare`` further senses each of n words gets (n,): at most ``most``, at random or ``evenly``."""
     if evenly:
         each, rest = divmod(spare, max(n, 1))
         extra = torch.full((n,), each)
         extra[torch.randperm(n, generator=generator)[:rest]] += 1
         return extra
-    # Of all possible further senses, (word, number), a random part is dealt.
+    # Of all possible further senses, (word, number), a random part is taken.
     if n * most <= ENUMERATED:
         drawn = torch.randperm(n * most, generator=generator)[:spare]
     else:
@@ -106,7 +106,7 @@ def initial_senses(
     """The number of senses of each word (words,), the same on every machine for the same ``seed``.
 
     Words in ``single`` (special symbols) get one sense, whatever the bounds. The n others get round(ratio · n) senses
-    in all, each at least ``min_senses``. The rest is dealt by ``frequency`` (see :func:`allocate`, with ``counts``
+    in all, each at least ``min_senses``. The rest is allocated by ``frequency`` (see :func:`allocate`, with ``counts``
     (words,)), at ``random`` (the paper) or ``uniform``ly (the released code).
     """
     check_bounds(ratio, min_senses, max_senses)
@@ -131,7 +131,7 @@ def initial_senses(
         numbers = allocate(need, total, min_senses, max_senses, power, min_count, shuffled)
     elif how in ("random", "uniform"):
         spare = total - min_senses * n
-        numbers = min_senses + deal(n, spare, max_senses - min_senses, how == "uniform", generator)
+        numbers = min_senses + distribute(n, spare, max_senses - min_senses, how == "uniform", generator)
     else:
         raise ValueError(f"unknown initial allocation {how!r}: one of {', '.join(INITIAL_MAPS)}")
     senses = torch.ones(n_words, dtype=torch.long)

@@ -47,7 +47,7 @@ class CompressedRows(NamedTuple):
 
 
 class SenseIndex:
-    """Which senses a word has, for a map ``sense_to_word`` (senses,) of ``n_words`` words.
+    """The senses of each word, for a map ``sense_to_word`` (senses,) of ``n_words`` words.
 
     The senses of word i are ``order[offsets[i] : offsets[i + 1]]``. ``largest`` is the largest number of senses of a
     word. Building it waits for the device; it is built once for a map, and using it does not wait.

@@ -30,7 +30,7 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     sheet = commands.add_parser("sheet", help="write a study: a sheet for each rater, instructions, the key")
-    sheet.add_argument("--source", type=Path, required=True, help="inputs, one a line")
+    sheet.add_argument("--source", type=Path, required=True, help="inputs, one per line")
     sheet.add_argument(
         "--system",
         action="append",
@@ -42,7 +42,7 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     sheet.add_argument("--output", "-o", type=Path, required=True, help="new folder for the study")
     sheet.add_argument("--sets", type=int, default=50, help="inputs to choose at random (50)")
     sheet.add_argument("--raters", type=int, default=3, help="sheets to write (3)")
-    sheet.add_argument("--seed", type=int, default=1, help="of all that is random (1)")
+    sheet.add_argument("--seed", type=int, default=1, help="random seed (1)")
     sheet.add_argument("--delimiter", choices=DELIMITERS, default="comma", help="semicolon: where 1.5 is written 1,5")
     report = commands.add_parser("report", help="read the filled sheets of a study")
     report.add_argument("sheets", nargs="+", type=Path, help="the study's folder, or with --key the filled sheets")
@@ -112,13 +112,13 @@ def table(*columns: str) -> Table:
     return built
 
 
-def systems_table(found: dict[str, Any]) -> tuple[str, Table]:
+def systems_table(report: dict[str, Any]) -> tuple[str, Table]:
     """A row for each system."""
-    raters = [f"rater {rater}" for rater in found["raters"]]
-    title = f"Mean scores from 0 to 2: {found['sets']} sets, {len(raters)} raters, {found['scores']} scores"
-    title += f", {found['missing']} missing" if found["missing"] else ""
+    raters = [f"rater {rater}" for rater in report["raters"]]
+    title = f"Mean scores from 0 to 2: {report['sets']} sets, {len(raters)} raters, {report['scores']} scores"
+    title += f", {report['missing']} missing" if report["missing"] else ""
     built = table("system", "mean", "sd", "95% interval", *raters, "0", "1", "2")
-    for name, of in found["systems"].items():
+    for name, of in report["systems"].items():
         ends = NONE if of["interval_95"] is None else "{:.2f} to {:.2f}".format(*of["interval_95"])
         means = [number(value) for value in of["raters"].values()]
         counts = [str(count) for count in of["scores"].values()]
@@ -138,18 +138,18 @@ def tests_table(tests: dict[str, Any]) -> tuple[str, Table]:
     return title, built
 
 
-def notes(found: dict[str, Any]) -> list[str]:
+def notes(report: dict[str, Any]) -> list[str]:
     """What the tables cannot say: why a figure is missing, and how to read the others."""
     lines = ["sd and 95% interval (Student's t): over sets, of the mean over raters; 0, 1, 2: how often each was given"]
-    if found["agreement"]["why_not"]:
-        lines.append(f"agreement: {found['agreement']['why_not']}")
-    if any(of["interval_95"] is None for of in found["systems"].values()):
+    if report["agreement"]["why_not"]:
+        lines.append(f"agreement: {report['agreement']['why_not']}")
+    if any(of["interval_95"] is None for of in report["systems"].values()):
         lines.append(f"{NONE}: no interval from one set, or where all sets have the same score")
-    for name, of in found["tests"]["against"].items():
+    for name, of in report["tests"]["against"].items():
         for kind in ("paired", "welch"):
             if of[kind]["why_not"]:
                 lines.append(f"{kind} test against {name}: {of[kind]['why_not']}")
-    if len(found["tests"]["against"]) > 1:
+    if len(report["tests"]["against"]) > 1:
         lines.append("p is not corrected for the number of comparisons")
     return lines
 
@@ -163,16 +163,16 @@ def agreement_table(of: dict[str, Any]) -> tuple[str, Table]:
     return f"Agreement between raters ({of['raters']}) on responses with two or more scores ({of['responses']})", built
 
 
-def show(found: dict[str, Any], terminal: Console) -> None:
+def show(report: dict[str, Any], terminal: Console) -> None:
     """In the terminal."""
     for title, built in (
-        systems_table(found),
-        agreement_table(found["agreement"]),
-        tests_table(found["tests"]),
+        systems_table(report),
+        agreement_table(report["agreement"]),
+        tests_table(report["tests"]),
     ):
         terminal.print(Text(visible(title), style="bold"))
         terminal.print(built, "")
-    for line in notes(found):
+    for line in notes(report):
         terminal.print(Text(visible(line)))
 
 
@@ -184,11 +184,11 @@ def main(argv: Optional[list[str]] = None) -> None:
             make_sheets(args)
             return
         scores = rating_scores.load(args.sheets, args.key, args.partial)
-        found = rating_report.report(scores, args.test, args.baseline)
+        report = rating_report.report(scores, args.test, args.baseline)
         if args.json:
-            print(json.dumps(found, indent=1))
+            print(json.dumps(report, indent=1))
         else:
-            show(found, Console(width=None if sys.stdout.isatty() else 120))
+            show(report, Console(width=None if sys.stdout.isatty() else 120))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def of_system(sets: Sets, raters: list[int]) -> dict[str, Any]:
         "mean": float(mean(per_set)) if per_set else None,
         "standard_deviation": math.sqrt(variance(per_set)) if len(per_set) > 1 else None,
         "interval_95": statistics.interval(per_set),
-        "raters": {str(rater): mean(map(float, found)) if found else None for rater, found in of_raters.items()},
+        "raters": {str(rater): mean(map(float, each)) if each else None for rater, each in of_raters.items()},
         "scores": {str(score): given[score] for score in SCALE},
     }
 
@@ -37,7 +37,7 @@ def agreement(scores: Scores) -> dict[str, Any]:
     """Between raters, over responses; ``why_not`` says why something is missing."""
     units, raters = scores.by_response(), len(scores.raters)
     by_all = [unit for unit in units if len(unit) == raters]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "raters": raters,
         "responses": sum(len(unit) > 1 for unit in units),
         "responses_rated_by_all": len(by_all),
@@ -47,16 +47,16 @@ def agreement(scores: Scores) -> dict[str, Any]:
         "why_not": None,
     }
     if raters < 2:
-        found["why_not"] = "one rater alone: there is nobody to agree with"
-    elif found["raw"] is None:
-        found["why_not"] = "no response was rated by two raters"
-    elif found["krippendorff_alpha_ordinal"] is None:
-        found["why_not"] = "all scores are the same: kappa and alpha are undefined"
+        figures["why_not"] = "one rater alone: there is nobody to agree with"
+    elif figures["raw"] is None:
+        figures["why_not"] = "no response was rated by two raters"
+    elif figures["krippendorff_alpha_ordinal"] is None:
+        figures["why_not"] = "all scores are the same: kappa and alpha are undefined"
     elif not by_all:
-        found["why_not"] = "no response was rated by all raters: kappa is undefined"
-    elif found["fleiss_kappa"] is None:
-        found["why_not"] = "all scores of the responses that all raters rated are the same: kappa is undefined"
-    return found
+        figures["why_not"] = "no response was rated by all raters: kappa is undefined"
+    elif figures["fleiss_kappa"] is None:
+        figures["why_not"] = "all scores of the responses that all raters rated are the same: kappa is undefined"
+    return figures
 
 
 def comparison(better: Sets, other: Sets) -> dict[str, Any]:

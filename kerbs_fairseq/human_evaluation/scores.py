@@ -37,20 +37,20 @@ class Scores(NamedTuple):
 
     def by_system(self) -> dict[str, dict[int, dict[int, int]]]:
         """{system: {set: {rater: score}}}; the score of a shared response counts for each of its systems."""
-        found: dict[str, dict[int, dict[int, int]]] = {system: {} for system in self.systems}
+        scores: dict[str, dict[int, dict[int, int]]] = {system: {} for system in self.systems}
         for name, score in self.of.items():
             response = self.key["responses"][name]
             for system in response["systems"]:
-                found[system].setdefault(response["set"], {})[response["rater"]] = score
-        return found
+                scores[system].setdefault(response["set"], {})[response["rater"]] = score
+        return scores
 
     def by_response(self) -> list[list[int]]:
         """The scores of each response, from all who rated it; a shared response is one."""
-        found: dict[tuple[int, str], list[int]] = {}
+        scores: dict[tuple[int, str], list[int]] = {}
         for name, score in self.of.items():
             response = self.key["responses"][name]
-            found.setdefault((response["set"], response["response"]), []).append(score)
-        return list(found.values())
+            scores.setdefault((response["set"], response["response"]), []).append(score)
+        return list(scores.values())
 
 
 def read_key(path: Path) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def misplaced(key: dict[str, Any], name: str, row: dict[str, str]) -> bool:
         return cells.loose(plain)
 
     for column in (cells.INPUT, cells.RESPONSE):
-        found = cells.loose(cells.unescape(cell(row, column)))
-        if found and found != text(own, column) and any(found == text(other, column) for other in mates):
+        shown = cells.loose(cells.unescape(cell(row, column)))
+        if shown and shown != text(own, column) and any(shown == text(other, column) for other in mates):
             return True
     return False
 
@@ -158,10 +158,10 @@ def read(paths: list[Path], key: dict[str, Any], partial: bool = False) -> Score
 
 def sheets_in(folder: Path) -> list[Path]:
     """The sheets of a study's folder."""
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
-    if not found:
+    sheets = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
+    if not sheets:
         raise UserError(f"{folder} has no sheets (rater_1.csv, …)")
-    return found
+    return sheets
 
 
 def load(paths: list[Path], key: Optional[Path] = None, partial: bool = False) -> Scores:

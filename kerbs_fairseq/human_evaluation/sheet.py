@@ -59,10 +59,10 @@ class Item(NamedTuple):
 
     def distinct(self) -> dict[str, list[str]]:
         """{response: the systems that gave it}."""
-        found: dict[str, list[str]] = {}
+        systems: dict[str, list[str]] = {}
         for system, response in self.responses.items():
-            found.setdefault(response, []).append(system)
-        return found
+            systems.setdefault(response, []).append(system)
+        return systems
 
 
 def lines_of(path: Path) -> list[str]:

@@ -93,7 +93,7 @@ def t_test(better: Sequence[Fraction], other: Sequence[Fraction], paired: bool) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one system may have the same score everywhere, which scipy warns of
         if paired:
-            found = stats.ttest_rel(xs, ys, alternative="greater")
+            test = stats.ttest_rel(xs, ys, alternative="greater")
         else:
-            found = stats.ttest_ind(xs, ys, equal_var=False, alternative="greater")
-    return {"t": float(found.statistic), "df": df, "p": float(found.pvalue), "why_not": None}
+            test = stats.ttest_ind(xs, ys, equal_var=False, alternative="greater")
+    return {"t": float(test.statistic), "df": df, "p": float(test.pvalue), "why_not": None}

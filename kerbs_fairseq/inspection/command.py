@@ -31,10 +31,10 @@ BAR = 20  # characters of the longest bar
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     """What was asked for."""
     parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, help="of a model trained with --arch kerbs_…")
+    parser.add_argument("checkpoint", type=Path, help="checkpoint of a model trained with --arch kerbs_…")
     parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")
     parser.add_argument("--split", default="valid", help="part of --data that contexts come from (valid)")
-    parser.add_argument("--word", action="append", default=[], help="this word in detail; may be repeated")
+    parser.add_argument("--word", action="append", default=[], help="show this word in detail; repeatable")
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME=WORD,WORD,…", help="θ of a group of words; repeatable"
     )
@@ -60,17 +60,17 @@ def inspect(args: argparse.Namespace) -> dict[str, Any]:
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: at least 1")
     model = load(args.checkpoint, args.data, args.trust)
-    found = findings.everything(model, args.samples)
-    found["groups"] = {}
+    result = findings.everything(model, args.samples)
+    result["groups"] = {}
     for text in args.group:
         name, is_there, words = text.partition("=")
         if not is_there or not words:
             raise UserError(f"--group {text}: write it as NAME=WORD,WORD")
-        found["groups"][name] = findings.group(model, words.split(","))
-    found["words"] = [findings.word_in_detail(model, word) for word in args.word]
+        result["groups"][name] = findings.group(model, words.split(","))
+    result["words"] = [findings.word_in_detail(model, word) for word in args.word]
     if args.data and args.word:
-        add_contexts(found["words"], model, args)
-    return found
+        add_contexts(result["words"], model, args)
+    return result
 
 
 def add_contexts(words: list[dict[str, Any]], model: Learned, args: argparse.Namespace) -> None:
@@ -113,9 +113,9 @@ def row(built: Table, *cells: object) -> None:
     built.add_row(*(Text("\n".join(map(visible, text.split("\n")))) for text in texts))
 
 
-def show(found: dict[str, Any], terminal: Console) -> None:
+def show(result: dict[str, Any], terminal: Console) -> None:
     """Print tables."""
-    model = found["model"]
+    model = result["model"]
     terminal.print(
         f"{model['senses']} senses of {model['words']} words, {model['features']} features, kernel {model['kernel']}, "
         f"{model['updates']} updates, {model['moves']} moves", highlight=False,
@@ -126,40 +126,46 @@ def show(found: dict[str, Any], terminal: Console) -> None:
         terminal.print("Whether this is the dictionary of the training: unknown (an old checkpoint).", style="yellow")
     if not model["start_known"]:
         terminal.print("Senses per word at the start: unknown (an old checkpoint).", style="yellow")
-    tables = [senses_table(found), *movers_tables(found), *theta_tables(found), *bias_tables(found), idle_table(found)]
-    for one in tables + [word_table(word) for word in found["words"]]:
+    tables = [
+        senses_table(result),
+        *movers_tables(result),
+        *theta_tables(result),
+        *bias_tables(result),
+        idle_table(result),
+    ]
+    for one in tables + [word_table(word) for word in result["words"]]:
         title, one.title = one.title, None  # a title of the table itself would be wrapped to its width
         terminal.print()
         terminal.print(Text(visible(title), style="bold"))
         terminal.print(one)
 
 
-def senses_table(found: dict[str, Any]) -> Table:
+def senses_table(result: dict[str, Any]) -> Table:
     """Words by number of senses."""
     built = table("Senses per word", ">senses", ">words", "", "such as")
-    most = max(1, *(line["words"] for line in found["senses_per_word"]))
-    for line in found["senses_per_word"]:
+    most = max(1, *(line["words"] for line in result["senses_per_word"]))
+    for line in result["senses_per_word"]:
         bar = ("█" if "utf" in (sys.stdout.encoding or "utf").lower() else "#") * math.ceil(BAR * line["words"] / most)
         row(built, line["senses"], line["words"], bar, " ".join(line["samples"]))
     return built
 
 
-def movers_tables(found: dict[str, Any]) -> list[Table]:
+def movers_tables(result: dict[str, Any]) -> list[Table]:
     """Words that won and lost."""
     built = table("Most moved", "", "word", ">senses at the start", ">now")
-    for what, lines in found["movers"].items():
+    for what, lines in result["movers"].items():
         for line in lines:
             row(built, what, line["word"], line["from"], line["to"])
     return [built] if built.row_count else []
 
 
-def theta_tables(found: dict[str, Any]) -> list[Table]:
+def theta_tables(result: dict[str, Any]) -> list[Table]:
     """θ: quantiles, extremes, groups."""
-    theta = found["theta"]
+    theta = result["theta"]
     groups = table("Groups", "group", ">words", ">θ", ">spread", ">senses per word")
-    for name, line in found["groups"].items():
+    for name, line in result["groups"].items():
         row(groups, name, len(line["words"]), line["theta"], line["spread"], line["senses"])
-    of_groups = [groups] if found["groups"] else []
+    of_groups = [groups] if result["groups"] else []
     if not theta:
         return of_groups
     quantiles = table("θ of all senses", *(f">{name}" for name in theta["quantiles"]))
@@ -170,18 +176,18 @@ def theta_tables(found: dict[str, Any]) -> list[Table]:
     return [quantiles, extremes, *of_groups]
 
 
-def bias_tables(found: dict[str, Any]) -> list[Table]:
+def bias_tables(result: dict[str, Any]) -> list[Table]:
     """Quantiles of the biases, in a model that has them."""
-    if not found["bias"]:
+    if not result["bias"]:
         return []
-    quantiles = table("Bias of all senses", *(f">{name}" for name in found["bias"]["quantiles"]))
-    row(quantiles, *found["bias"]["quantiles"].values())
+    quantiles = table("Bias of all senses", *(f">{name}" for name in result["bias"]["quantiles"]))
+    row(quantiles, *result["bias"]["quantiles"].values())
     return [quantiles]
 
 
-def idle_table(found: dict[str, Any]) -> Table:
+def idle_table(result: dict[str, Any]) -> Table:
     """Senses without use."""
-    idle = found["idle"]
+    idle = result["idle"]
     title = (
         f"Idle senses: {idle['senses']} ({idle['share']:.1%}), with less than {findings.IDLE:.0%} of their word's usage"
     )
@@ -231,11 +237,11 @@ def main(argv: Optional[list[str]] = None) -> None:
     with console(NAME):
         args = arguments(argv)
         with quiet():
-            found = inspect(args)
+            result = inspect(args)
         if args.json:
-            print(json.dumps(findings.without_nan(found), indent=1))
+            print(json.dumps(findings.without_nan(result), indent=1))
         else:
-            show(found, Console(width=None if sys.stdout.isatty() else 120))
+            show(result, Console(width=None if sys.stdout.isatty() else 120))
 
 
 if __name__ == "__main__":

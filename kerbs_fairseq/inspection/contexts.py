@@ -9,7 +9,7 @@ import torch
 from fairseq import checkpoint_utils, models, tasks, utils
 from torch import Tensor
 
-import kerbs_fairseq  # noqa: F401  (mends fairseq and registers the twins)
+import kerbs_fairseq  # noqa: F401  (patches fairseq and registers the twins)
 from kerbs_fairseq.functional.input_embedding import own_vectors, posterior_weights
 from kerbs_fairseq.plugin.decoders import features_of
 from kerbs_fairseq.runs.checkpoint import Code
@@ -32,7 +32,7 @@ class Occurrence(NamedTuple):
     column: int  # the word of the line
 
 
-class Found(NamedTuple):
+class Matches(NamedTuple):
     """The n times that wanted words are targets in a batch."""
 
     rows: Tensor  # (n,)
@@ -83,25 +83,25 @@ class Reader:
         with told(f"{self.split} cannot be read, its files may be damaged"):
             dataset = self.task.dataset(self.split)
             longest = max((int(dataset.num_tokens(i)) for i in range(len(dataset))), default=0)
-            found = self.task.get_batch_iterator(
+            iterator = self.task.get_batch_iterator(
                 dataset,
                 max_tokens=max(tokens, longest),  # a language model may read in blocks that are longer than a batch
                 max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
                 ignore_invalid_inputs=True,
                 seed=1,
             )
-            for batch in found.next_epoch_itr(shuffle=shuffle):
+            for batch in iterator.next_epoch_itr(shuffle=shuffle):
                 if batch:
                     yield self.checked(batch)
 
     def checked(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The same batch, if all its target words are in the dictionary."""
         if int(batch["target"].min()) < 0 or int(batch["target"].max()) >= len(self.dictionary):
-            raise UserError(f"{self.split} has words that the dictionary has not: it is damaged, or of other data")
+            raise UserError(f"{self.split} has words that are not in the dictionary: it is damaged, or of other data")
         return batch
 
     @torch.no_grad()
-    def find(self, batch: dict[str, Any], wanted: Tensor) -> Found:
+    def find(self, batch: dict[str, Any], wanted: Tensor) -> Matches:
         """Where in a batch words are targets that are ``wanted`` (words,), and which senses are meant."""
         with told(f"the model cannot be run on {self.split}"), features_of(self.model.decoder):
             features = self.model(**batch["net_input"])[0]  # (sentences, length, d)
@@ -114,7 +114,7 @@ class Reader:
         theta, bias = (None if x is None else x[own.clamp_min(0)] for x in (table.theta, table.bias))
         weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, bias, own, table.kernel)
         best = weights.argmax(1, keepdim=True)
-        return Found(rows, columns, words, chosen, own.gather(1, best).squeeze(1), weights.gather(1, best).squeeze(1))
+        return Matches(rows, columns, words, chosen, own.gather(1, best).squeeze(1), weights.gather(1, best).squeeze(1))
 
     def sentence(self, batch: dict[str, Any], row: int) -> tuple[str, ...]:
         """The words of one target."""
@@ -142,11 +142,11 @@ def occurrences(checkpoint: Path, data: Path, split: str, words: Sequence[int]) 
             yield from in_batch(reader, batch, reader.find(batch, wanted))
 
 
-def in_batch(reader: Reader, batch: dict[str, Any], found: Found) -> Iterator[Occurrence]:
-    """What was found in one batch, one by one."""
+def in_batch(reader: Reader, batch: dict[str, Any], matches: Matches) -> Iterator[Occurrence]:
+    """The matches of one batch, one by one."""
     sentences: dict[int, tuple[str, ...]] = {}
     rows, columns, words, senses, probabilities = (
-        part.tolist() for part in (found.rows, found.columns, found.words, found.senses, found.probabilities)
+        part.tolist() for part in (matches.rows, matches.columns, matches.words, matches.senses, matches.probabilities)
     )
     for i, (row, column) in enumerate(zip(rows, columns)):
         if row not in sentences:
@@ -154,4 +154,4 @@ def in_batch(reader: Reader, batch: dict[str, Any], found: Found) -> Iterator[Oc
         word = reader.position(batch, row, column)
         part, position = around(sentences[row], word)
         line = int(batch["id"][row])
-        yield Occurrence(words[i], senses[i], probabilities[i], found.features[i], part, position, line, word)
+        yield Occurrence(words[i], senses[i], probabilities[i], matches.features[i], part, position, line, word)

@@ -41,13 +41,13 @@ def overview(model: Learned) -> dict[str, Any]:
 def by_number(model: Learned, samples: int = 8) -> list[dict[str, Any]]:
     """Table 5 of the paper: how many words have so many senses, and the most frequent of them."""
     numbers = model.numbers.tolist()
-    found: dict[int, dict[str, Any]] = {}
+    groups: dict[int, dict[str, Any]] = {}
     for word in by_frequency(model):
-        line = found.setdefault(numbers[word], {"senses": numbers[word], "words": 0, "samples": []})
+        line = groups.setdefault(numbers[word], {"senses": numbers[word], "words": 0, "samples": []})
         line["words"] += 1
         if len(line["samples"]) < samples:
             line["samples"].append(model.words[word])
-    return [found[n] for n in sorted(found)]
+    return [groups[n] for n in sorted(groups)]
 
 
 def by_frequency(model: Learned) -> list[int]:
@@ -170,10 +170,10 @@ def everything(model: Learned, samples: int = 8) -> dict[str, Any]:
     }
 
 
-def without_nan(found: Any) -> Any:
+def without_nan(data: Any) -> Any:
     """The same with None for numbers that JSON does not have."""
-    if isinstance(found, dict):
-        return {name: without_nan(value) for name, value in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [without_nan(value) for value in found]
-    return None if isinstance(found, float) and not math.isfinite(found) else found
+    if isinstance(data, dict):
+        return {name: without_nan(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [without_nan(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

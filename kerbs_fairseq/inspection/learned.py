@@ -120,7 +120,7 @@ def sound(checkpoint: Checkpoint) -> dict[str, Tensor]:
     if not head:
         why = {"MoS": "it is a mixture of softmaxes", "softmax": "it has no senses"}[checkpoint.layer]
         raise UserError(f"{path} is not a KerBS model: {why}; train with --arch kerbs_…")
-    damaged = map_damage(head, "senses.")
+    damaged = map_damage(head, schema.SENSES)
     if damaged:
         raise UserError(f"{path} cannot be used: {damaged}")
     missing = {schema.KERNEL, schema.MAP} - head.keys()

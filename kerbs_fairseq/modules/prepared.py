@@ -42,7 +42,7 @@ class PreparedSoftmax(nn.Module):
         self.curved, self.straight_below_0 = senses.kernel != "dot", senses.kernel == "released"
         theta = zero if senses.theta is None else senses.theta.detach()[order].to(zero)
         lengths = torch.linalg.vector_norm(exact, dim=-1).clamp_min(TINY)
-        # (e^x − 1) / x is right at every x above the smallest numbers, so θ = 0 is no case of its own
+        # (e^x − 1) / x is right at every x above the smallest numbers, so θ = 0 is not a special case
         slope = torch.where(theta.abs() < SMALLEST, torch.full_like(theta, SMALLEST), -theta)
         self.register_buffer("vectors", (exact / lengths.unsqueeze(1)).to(vectors.dtype) if self.curved else vectors)
         self.register_buffer("lengths", lengths)

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.kernel import KERNELS
+from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 
 # dimensions, by name; those of floats are learned or counted, all others are integers
-FLOATS = {"vectors": 2, "theta_raw": 1, "bias_raw": 1, "usage": 1, "decay": 0}
+FLOATS = {**dict(zip(PARAMETERS, (2, 1, 1))), "usage": 1, "decay": 0}
 INTEGERS = {
-    "sense_to_word": 1,
+    MAP_NAME: 1,
     "kernel_id": 0,
     "initial_senses": 1,
     "vocabulary": 0,
@@ -18,7 +19,7 @@ INTEGERS = {
     "rates": 1,
     "map_checksum": 0,
 }
-OF_SENSES = ("theta_raw", "bias_raw", "sense_to_word")  # have a row for each of the vectors
+OF_SENSES = (*PARAMETERS[1:], MAP_NAME)  # have a row for each of the vectors
 
 
 def damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
@@ -30,11 +31,11 @@ def damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
 
 
 def misshapen(name: str, value: Any) -> Optional[str]:
-    """What is no tensor, or one of another shape or type."""
+    """What is not a tensor, or one of another shape or type."""
     integer = name in INTEGERS
     dims = INTEGERS[name] if integer else FLOATS[name]
     if not torch.is_tensor(value):
-        return f"{name} is no tensor"
+        return f"{name} is not a tensor"
     if value.dim() != dims and not (dims == 0 and value.numel() == 1):
         return f"{name} has the shape {tuple(value.shape)}"
     if value.is_complex() or value.dtype == torch.bool or value.is_floating_point() == integer:
@@ -44,7 +45,7 @@ def misshapen(name: str, value: Any) -> Optional[str]:
 
 def impossible(saved: dict[str, Tensor]) -> Optional[str]:
     """Values that no training leaves."""
-    kernel, words, rates, vectors = (saved.get(name) for name in ("kernel_id", "sense_to_word", "rates", "vectors"))
+    kernel, words, rates, vectors = (saved.get(name) for name in ("kernel_id", MAP_NAME, "rates", PARAMETERS[0]))
     if kernel is not None and not 0 <= int(kernel) < len(KERNELS):
         return f"there is no kernel {int(kernel)}"
     if words is not None and (not len(words) or int(words.min()) < 0):

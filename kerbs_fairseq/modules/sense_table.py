@@ -76,9 +76,9 @@ class SenseTable(nn.Module):
         super().__init__()
         check_kernel(kernel)
         if not 0 < theta_bound <= 40:
-            raise ValueError(f"the bound of θ is {theta_bound:g}: it must lie above 0, and at 40 float32 ends")
+            raise ValueError(f"the bound of θ is {theta_bound:g}: it must be above 0, and at most 40 in float32")
         if not abs(theta_init) <= theta_bound:
-            raise ValueError(f"θ cannot start at {theta_init:g}: it is bound to stay within ±{theta_bound:g}")
+            raise ValueError(f"θ cannot start at {theta_init:g}: its bound is ±{theta_bound:g}")
         if not (theta_rate > 0 and bias_rate > 0):
             raise ValueError(f"rates of {theta_rate:g} for θ and {bias_rate:g} for the bias: they must be above 0")
         self.theta_rate, self.bias_rate = theta_rate, bias_rate
@@ -165,7 +165,7 @@ class SenseTable(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def adapt_to(self, state_dict: dict[str, Any], prefix: str = "") -> None:
-        """Take over what only a checkpoint knows: the number of senses that were dealt, and whether there is a bias.
+        """Take over what only a checkpoint knows: the number of senses that it has, and whether there is a bias.
 
         A minimum count may leave fewer senses than were asked for, and the counts may not be at hand when a model is
         loaded. Checkpoints of version 0.1 have no bias, and none of the buffers that came after it.

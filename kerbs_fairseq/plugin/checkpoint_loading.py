@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def unreadable(path: str, error: BaseException) -> str:
-    """What to do about a file that is no checkpoint."""
+    """What to do about a file that is not a checkpoint."""
     return (
         f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)}): it is damaged or something "
         "else. Give another one with --restore-file (fairseq-train) or --path; there may be a checkpoint_best.pt, or "
@@ -35,7 +35,7 @@ def unreadable(path: str, error: BaseException) -> str:
 
 
 def explained_load(load: Any) -> Any:
-    """``load_checkpoint_to_cpu``, which refuses a file that is no checkpoint."""
+    """``load_checkpoint_to_cpu``, which refuses a file that is not a checkpoint."""
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,7 @@ def known_to_the_model(load: Any) -> Any:
                 raise
         if extra_state is None and Path(restore_file_of(self.cfg)).name != LAST:
             refuse(
-                f"--restore-file {filename} is not there: give the file of a checkpoint, or leave the option out to "
+                f"--restore-file {filename} does not exist: give the file of a checkpoint, or leave the option out to "
                 "start from nothing or from checkpoint_last.pt in --save-dir"
             )
         hook = getattr(getattr(self.model, "decoder", None), "update_hook", None)

@@ -30,7 +30,7 @@ class KerbsCrossEntropyConfig(FairseqDataclass):
         default=0.0, metadata={"help": "label smoothing, 0 (none) up to 1, as in label_smoothed_cross_entropy"}
     )
     report_accuracy: bool = field(
-        default=False, metadata={"help": "report how many words are predicted right (looks at all words once more)"}
+        default=False, metadata={"help": "report the accuracy of words (needs the scores of all words once more)"}
     )
     ignore_prefix_size: int = field(default=0, metadata={"help": "ignore the first tokens of every sentence"})
     sentence_avg: bool = II("optimization.sentence_avg")

@@ -22,7 +22,7 @@ from kerbs_fairseq.plugin.pretrained import PROJECTIONS
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.tied_input import TiedInput
 from kerbs_fairseq.plugin.update_hook import UpdateHook
-from kerbs_fairseq.runs.checkpoint import fingerprint, integer
+from kerbs_fairseq.runs.checkpoint import HEAD, RATIO, SENSES, STATISTICS, VECTORS, fingerprint, integer
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class HeadDecoder:
         """Check a checkpoint before it is loaded."""
         before = set(state_dict)
         state_dict = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
-        if f"{name}.head.{self.mark}" not in state_dict:
+        if f"{name}.{HEAD}{self.mark}" not in state_dict:
             self.start_from(state_dict, name)
         for projection in PROJECTIONS:  # fairseq puts a shared one back, which this decoder may not have
             key = f"{name}.{projection}.weight"
@@ -172,7 +172,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     """A decoder whose output layer is KerBS."""
 
     head: KernelizedBayesianSoftmax
-    mark = "senses.vectors"
+    mark = VECTORS
     replaced: str  # the matrix of the stock decoder in whose place the head is
     update_hook: UpdateHook
     start_options: StartOptions
@@ -281,13 +281,13 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
         """Refuse a checkpoint with another vocabulary or number of senses."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
-        damaged = map_damage(state_dict, f"{name}.head.senses.")
+        head = f"{name}.{HEAD}"
+        damaged = map_damage(state_dict, head + SENSES)
         if damaged:
             refuse(f"the checkpoint cannot be used: {damaged}")
-        pretrained.drop_mask_senses(self, state_dict, f"{name}.head.")
-        problem = self.head.senses.misfit(state_dict, f"{name}.head.senses.") or self.head.statistics.misfit(
-            state_dict, f"{name}.head.statistics."
-        )
+        pretrained.drop_mask_senses(self, state_dict, head)
+        problem = self.head.senses.misfit(state_dict, head + SENSES)
+        problem = problem or self.head.statistics.misfit(state_dict, head + STATISTICS)
         choice = state_dict.get(f"{name}.embed_tokens.choice_id", torch.tensor(0))
         number = integer(choice) if torch.is_tensor(choice) else None
         saved = dict(enumerate(INPUTS)).get(-1 if number is None else number, "unknown")
@@ -295,9 +295,9 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             problem = problem or f"the checkpoint has the input {saved}, the model has {self.input_choice}"
         if problem:
             refuse(f"{problem}: use the dictionary and the --kerbs-… options that it was trained with")
-        if not state_dict.get(f"{name}.head.senses.ratio"):  # in version 0.1 the end of a sentence kept one sense
+        if not state_dict.get(head + RATIO):  # in version 0.1 the end of a sentence kept one sense
             self.head.senses.single = (*self.head.senses.single, self.dictionary.eos())  # type: ignore[attr-defined]
-        self.head.adapt_to(state_dict, f"{name}.head.")
+        self.head.adapt_to(state_dict, head)
         return state_dict
 
 

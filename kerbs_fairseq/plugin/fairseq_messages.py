@@ -30,12 +30,12 @@ class Call(NamedTuple):
 
 def calls(traceback: Optional[TracebackType]) -> list[Call]:
     """From the outermost to the innermost."""
-    found = []
+    frames = []
     while traceback is not None:
         frame = traceback.tb_frame
-        found.append(Call(frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_locals))
+        frames.append(Call(frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_locals))
         traceback = traceback.tb_next
-    return found
+    return frames
 
 
 def through(path: list[Call], module: str, function: str) -> Optional[dict[str, Any]]:
@@ -49,7 +49,7 @@ def through(path: list[Call], module: str, function: str) -> Optional[dict[str, 
 
 
 def about_checkpoints(error: BaseException, path: list[Call]) -> Optional[str]:
-    """A file that is no checkpoint, or that of another model."""
+    """A file that is not a checkpoint, or that of another model."""
     reading = through(path, "fairseq.checkpoint_utils", "load_checkpoint_to_cpu")
     if reading is not None:
         from kerbs_fairseq.plugin.checkpoint_loading import unreadable  # imports torch, which may be too old

@@ -20,7 +20,7 @@ class PruneAction(argparse.Action):
     """Keeps the share for models that are loaded later: fairseq drops options that it does not know."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Refuse what is no share."""
+        """Refuse a value that is not a share."""
         try:
             share = float(values)
         except ValueError:

@@ -41,7 +41,7 @@ def check_no_adaptive_softmax(args: Any, model: type) -> None:
     if asked or getattr(args, "criterion", None) == "adaptive_loss":
         refuse(
             "an adaptive softmax (--adaptive-softmax-cutoff, --criterion adaptive_loss, or the default of this "
-            "architecture) is an output layer of its own, and cannot be had together with KerBS or MoS: "
+            "architecture) is an output layer of its own, and cannot be combined with KerBS or MoS: "
             "choose an architecture without it, such as kerbs_transformer_lm"
         )
 
@@ -85,7 +85,7 @@ def twin_of(base: str, prefix: str) -> type:
             return result
 
         def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-            super().upgrade_state_dict_named(state_dict, name)  # where fairseq mends what it can, BART's embeddings say
+            super().upgrade_state_dict_named(state_dict, name)  # where fairseq repairs what it can, BART's embeddings
             check_shapes(self, state_dict)
 
         def prepare_for_inference_(self, cfg: Any) -> None:

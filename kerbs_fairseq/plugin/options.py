@@ -78,7 +78,7 @@ class KerbsOptions(FairseqDataclass):
         default=0.0,
         metadata={
             "help": "of --kerbs-init frequency: occurrences in the training data per sense that a word must have; "
-            "fewer senses are dealt if too few words have them"
+            "fewer senses are allocated if too few words have them"
         },
     )
     kerbs_init_vectors: Optional[ChoiceEnum(INITIAL_VECTORS)] = field(  # type: ignore[valid-type]
@@ -117,18 +117,19 @@ class KerbsOptions(FairseqDataclass):
         metadata={
             "help": "where training starts from a softmax (--finetune-from-model, --restore-file): how far the senses "
             "of a word start apart, in standard deviations of its weights; 0 predicts exactly what the softmax did "
-            "(default: the most, up to 0.5, that moves the validation loss by no more than 0.5%%)"
+            "(default: the largest value up to 0.5 that raises the validation loss by no more than 0.5%%)"
         },
     )
     kerbs_start_split: ChoiceEnum(START_SPLITS) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "there: the senses of a word part at random (noise), or towards clusters of the contexts that the "
-            "word has in the training data (contexts); auto: contexts where there are training data"
+            "help": "where training starts from a softmax: the senses of a word start apart at random (noise), or "
+            "towards clusters of its contexts in the training data (contexts); auto: contexts where there are "
+            "training data"
         },
     )
     kerbs_chunk: int = field(
-        default=0, metadata={"help": "tokens whose scores are in memory at a time in the loss; 0 chooses"}
+        default=0, metadata={"help": "tokens per chunk of the loss, whose scores are in memory at a time; 0: automatic"}
     )
     kerbs_reference: bool = field(
         default=False, metadata={"help": "use the plain reference implementation of the loss (slow, much memory)"}
@@ -154,10 +155,10 @@ class KerbsOptions(FairseqDataclass):
         default=1000, metadata={"help": "no sense moves before this many updates have been made"}
     )
     kerbs_reallocate_until: int = field(
-        default=0, metadata={"help": "no sense moves after this many updates, so that all can settle; 0: no end"}
+        default=0, metadata={"help": "no sense moves after this many updates; 0: no end"}
     )
     kerbs_decay: float = field(
-        default=0.01, metadata={"help": "beta, how fast the statistics of words and senses forget, between 0 and 1"}
+        default=0.01, metadata={"help": "beta, the decay of the statistics of words and senses, between 0 and 1"}
     )
     kerbs_threshold: Optional[float] = field(
         default=None,

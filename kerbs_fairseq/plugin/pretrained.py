@@ -16,9 +16,10 @@ from torch import Tensor
 
 from kerbs_fairseq.functional import from_softmax
 from kerbs_fairseq.functional.from_softmax import SAME
+from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin.refusal import refuse
-from kerbs_fairseq.runs.checkpoint import MAP, VOCABULARY, fingerprint
+from kerbs_fairseq.runs.checkpoint import BIAS, HEAD, MAP, VECTORS, VOCABULARY, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def softmax_in(state: dict[str, Any], name: str) -> Softmax:
             "the checkpoint has an adaptive softmax, whose words have vectors of different sizes: KerBS cannot start "
             "from it. Train a model with a plain softmax first, or start KerBS from scratch"
         )
-    if any(key.startswith(f"{name}.head.") for key in state):
+    if any(key.startswith(f"{name}.{HEAD}") for key in state):
         refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
     for projection in PROJECTIONS:
         weight, bias = (f"{name}.{projection}.{part}" for part in ("weight", "bias"))
@@ -64,10 +65,10 @@ def softmax_in(state: dict[str, Any], name: str) -> Softmax:
     return Softmax(state[shared], None, ())
 
 
-def check(decoder: Any, found: Softmax) -> None:
+def check(decoder: Any, softmax: Softmax) -> None:
     """Refuse a softmax that this decoder's senses cannot stand for."""
     head = decoder.head
-    words, d = found.weight.shape
+    words, d = softmax.weight.shape
     if words != head.n_words:
         refuse(
             f"the checkpoint's softmax has {words} words and the dictionary here has {head.n_words}: use the "
@@ -85,49 +86,49 @@ def check(decoder: Any, found: Softmax) -> None:
     if table.theta is not None and float(table.theta.detach().abs().max()) > SAME:
         refuse("--kerbs-theta-init: a model that starts from a softmax starts with θ = 0; leave it out")
     single = bool((table.senses_per_word() == 1).all())
-    if table.bias_raw is None and not (single and found.bias is None):
+    if table.bias_raw is None and not (single and softmax.bias is None):
         refuse(
             "--kerbs-bias none cannot keep what a softmax has learned, as a word with n senses needs the bias − log n: "
-            "leave it out, or say --kerbs-bias log"
+            "leave it out, or use --kerbs-bias log"
         )
     current = loading[-1] if loading else None
     if current is not None and not current.reset_optimizer:
         refuse(
             "the checkpoint is of a model with a softmax, and its optimizer's state has no place for senses: give it "
-            "as --finetune-from-model, or say --reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters"
+            "as --finetune-from-model, or use --reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters"
         )
 
 
 def convert(decoder: Any, state: dict[str, Any], name: str) -> None:
     """Put senses in the place of the softmax in ``state``, in place, for the decoder called ``name``."""
-    found = drop_mask(decoder, softmax_in(state, name))
-    check(decoder, found)
+    softmax = drop_mask(decoder, softmax_in(state, name))
+    check(decoder, softmax)
     head: KernelizedBayesianSoftmax = decoder.head
     table = head.senses
     if decoder.input_choice != "untied":
         inputs = state.pop(f"{name}.embed_tokens.weight", None)
-        if inputs is None or not torch.equal(inputs[: len(found.weight)], found.weight):
+        if inputs is None or not torch.equal(inputs[: len(softmax.weight)], softmax.weight):
             refuse(
                 f"--kerbs-input {decoder.input_choice} makes the decoder's input of its senses, and the checkpoint has "
-                "a table of its own for the input: say --kerbs-input untied"
+                "a table of its own for the input: use --kerbs-input untied"
             )
         state[f"{name}.embed_tokens.choice_id"] = decoder.embed_tokens.choice_id.clone()
-    rows = from_softmax.senses_of(found.weight, found.bias, table.sense_to_word.cpu())
-    for key in found.names:
+    rows = from_softmax.senses_of(softmax.weight, softmax.bias, table.sense_to_word.cpu())
+    for key in softmax.names:
         state.pop(key, None)
     for key, value in head.state_dict().items():
-        state[f"{name}.head.{key}"] = value.clone()
-    state[f"{name}.head.senses.vectors"] = rows.vectors
+        state[f"{name}.{HEAD}{key}"] = value.clone()
+    state[f"{name}.{HEAD}{VECTORS}"] = rows.vectors
     if table.bias_raw is not None:
-        state[f"{name}.head.senses.bias_raw"] = rows.bias / table.bias_rate
+        state[f"{name}.{HEAD}{BIAS}"] = rows.bias / table.bias_rate
     decoder.started_from_softmax = True
 
 
-def drop_mask(decoder: Any, found: Softmax) -> Softmax:
+def drop_mask(decoder: Any, softmax: Softmax) -> Softmax:
     """Without the row of ``<mask>``, which BART's pretraining adds to the dictionary and translation does not have."""
-    if len(found.weight) == decoder.head.n_words + 1 and "<mask>" not in decoder.dictionary and is_bart(decoder):
-        return found._replace(weight=found.weight[:-1], bias=None if found.bias is None else found.bias[:-1])
-    return found
+    if len(softmax.weight) == decoder.head.n_words + 1 and "<mask>" not in decoder.dictionary and is_bart(decoder):
+        return softmax._replace(weight=softmax.weight[:-1], bias=None if softmax.bias is None else softmax.bias[:-1])
+    return softmax
 
 
 def drop_mask_senses(decoder: Any, state: dict[str, Any], prefix: str) -> None:
@@ -137,7 +138,7 @@ def drop_mask_senses(decoder: Any, state: dict[str, Any], prefix: str) -> None:
         return
     keep = words != n
     of_words = {"initial_senses", "log_accuracy", "tokens", "prob", "nll"}
-    of_senses = {"vectors", "theta_raw", "bias_raw", "sense_to_word", "usage", "sense_prob"}
+    of_senses = {*PARAMETERS, MAP_NAME, "usage", "sense_prob"}
     for key in [key for key in state if key.startswith(prefix)]:
         last = key.rpartition(".")[2]
         if last == "map_checksum":
@@ -163,8 +164,8 @@ def misfit(error: Exception) -> str:
         return f"it lacks {error.args[0]}"
     parts = []
     for kind, verb in (("Missing", "lacks"), ("Unexpected", "has in addition")):
-        found = re.search(rf"{kind} key\(s\)[^:]*: ([^\n]*)", str(error))
-        names = re.findall(r'"([^"]+)"', found[1]) if found else []
+        match = re.search(rf"{kind} key\(s\)[^:]*: ([^\n]*)", str(error))
+        names = re.findall(r'"([^"]+)"', match[1]) if match else []
         if names:
             parts.append(f"it {verb} {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
     return " and ".join(parts) or " ".join(str(error).split())[:300]

@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils, models, tasks, utils
 from omegaconf import OmegaConf, open_dict
 
 from kerbs_fairseq.plugin.starting import batches
-from kerbs_fairseq.runs.checkpoint import Checkpoint
+from kerbs_fairseq.runs.checkpoint import MODEL, OPTIMIZER, Checkpoint
 from kerbs_fairseq.runs.errors import UserError, reason, told
 
 
@@ -120,16 +120,18 @@ def perplexity(built: Built) -> float:
         output = built.model(**sample["net_input"])
         target = built.model.get_targets(sample, output)
         log_probs = built.model.get_normalized_probs(output, log_probs=True, sample=sample)
-        found = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)[target.ne(built.task.target_dictionary.pad())]
-        total -= float(found.double().sum())
-        tokens += found.numel()
+        of_targets = log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)[
+            target.ne(built.task.target_dictionary.pad())
+        ]
+        total -= float(of_targets.double().sum())
+        tokens += of_targets.numel()
     return math.exp(total / max(tokens, 1))
 
 
 def saved_state(checkpoint: Checkpoint, built: Built) -> dict[str, Any]:
     """The checkpoint with the model and the settings of ``built``, and without the optimizer's state."""
-    state = {**checkpoint.state, "args": None, "model": built.model.state_dict()}
+    state = {**checkpoint.state, "args": None, MODEL: built.model.state_dict()}
     cfg = built.cfg
     state["cfg"] = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
-    state.pop("last_optimizer_state", None)
+    state.pop(OPTIMIZER, None)
     return state

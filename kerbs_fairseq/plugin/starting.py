@@ -57,7 +57,7 @@ class Corpus:
         if self._read is not None and not tied:
             return self._read
         model, task, was_training = self.model, self.task, self.model.training
-        found: list[tuple[Tensor, Tensor]] = []
+        of_batches: list[tuple[Tensor, Tensor]] = []
         self.tokens = 0
         model.eval()
         for sample in batches(task, model, self.split, shuffle=True):
@@ -65,12 +65,12 @@ class Corpus:
                 output = model(**sample["net_input"])
             target = model.get_targets(sample, output).reshape(-1)
             real = target.ne(task.target_dictionary.pad())
-            found.append((output[0].reshape(-1, output[0].size(-1))[real], target[real]))
-            self.tokens += len(found[-1][1])
+            of_batches.append((output[0].reshape(-1, output[0].size(-1))[real], target[real]))
+            self.tokens += len(of_batches[-1][1])
             if self.tokens >= self.most:
                 break
         model.train(was_training)
-        features, targets = (torch.cat(parts) for parts in zip(*found))
+        features, targets = (torch.cat(parts) for parts in zip(*of_batches))
         self._read = features, targets
         return self._read
 
@@ -159,7 +159,7 @@ def directions_for(decoder: Any, base: Tensor, data: Data) -> Tensor:
     n = torch.bincount(words, minlength=table.n_words)[words]
     change = (parts.share * n).log() / table.bias_rate  # from equal shares
     put(table.bias_raw, table.bias_raw.detach() + change.to(table.bias_raw))
-    logger.info("the senses part along %d contexts of the training set", len(targets))
+    logger.info("the senses are moved apart along %d contexts of the training set", len(targets))
     return parts.directions.to(base)
 
 

@@ -66,12 +66,12 @@ class TiedInput:
             refuse(
                 f"{asked} needs input and output vectors of one size, and they have {table.embedding_dim} and "
                 f"{self.head.in_features}: make --decoder-embed-dim (or --decoder-input-dim) equal to "
-                "--decoder-out-embed-dim (or --decoder-output-dim), or say --kerbs-input untied"
+                "--decoder-out-embed-dim (or --decoder-output-dim), or use --kerbs-input untied"
             )
         if table.num_embeddings != self.head.n_words:
             refuse(
                 f"{asked} needs one dictionary for input and output, and they have {table.num_embeddings} and "
-                f"{self.head.n_words} words: leave out --output-dictionary-size, or say --kerbs-input untied"
+                f"{self.head.n_words} words: leave out --output-dictionary-size, or use --kerbs-input untied"
             )
         self.embed_tokens = SenseInput(self.head, table.padding_idx, self.input_choice)
 

@@ -25,6 +25,7 @@ from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.runs.checkpoint import HEAD, SENSES, STATISTICS
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class UpdateHook:
         if not decoder.head.statistics.in_use:
             logger.warning(
                 "senses do not move: only --criterion kerbs_cross_entropy counts how they are used. Train with it, or "
-                "say --kerbs-reallocate-every 0"
+                "use --kerbs-reallocate-every 0"
             )
 
     def report(self, decoder: Any, event: Event) -> None:
@@ -154,7 +155,7 @@ def say_if_senses_never_move(model: Any, max_update: float) -> None:
         settings["threshold"] = None
     reason = obstacle(decoder.head.senses, **settings, max_update=max_update or 0, name=option)
     if reason:
-        logger.warning(f"senses will never move: {reason}. Change that, or say --kerbs-reallocate-every 0")
+        logger.warning(f"senses will never move: {reason}. Change that, or use --kerbs-reallocate-every 0")
 
 
 def option(name: str) -> str:
@@ -191,9 +192,9 @@ def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: di
         if name not in average:
             continue
         prefix, _, last = name.rpartition(".")
-        if ".head.statistics." in name:
+        if f".{HEAD}{STATISTICS}" in name:
             average[name].copy_(value)
-        elif prefix.endswith(".head.senses") and last in PARAMETERS:
+        elif f"{prefix}.".endswith(f".{HEAD}{SENSES}") and last in PARAMETERS:
             before, now = (maps[f"{prefix}.{MAP_NAME}"] for maps in (old_map, new))
             moved = before != now
             touched = torch.isin(now, torch.cat([before[moved], now[moved]]))

@@ -4,9 +4,10 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any, Callable
 
-from kerbs_fairseq.runs.errors import UserError, reason
+from kerbs_fairseq.runs.files import cannot_write
 
 
 @contextlib.contextmanager
@@ -27,7 +28,7 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
             os.unlink(beside)  # half a file would only fill the disk
         if isinstance(error, (OSError, RuntimeError)):  # torch reports a full disk as a RuntimeError
             problem = error.__context__ if isinstance(error.__context__, OSError) else error
-            raise UserError(f"cannot write {path}: {reason(problem)}") from None
+            cannot_write(Path(path), problem)
         raise
 
 

@@ -33,19 +33,21 @@ Step = Callable[[str], Callable[[float], None]]  # begins a step of the work; th
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
     """What was asked for."""
     parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="several are compared")
+    parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="one, or several to compare")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the page and its figures")
     parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")
     parser.add_argument("--split", default="valid", help="part of --data that contexts come from (valid)")
     parser.add_argument("--tokens", type=int, default=15000, help="tokens of the split to read (15000)")
-    parser.add_argument("--word", action="append", default=[], help="plot the contexts of this word; may be repeated")
+    parser.add_argument("--word", action="append", default=[], help="plot the contexts of this word; repeatable")
     parser.add_argument("--words", type=int, default=6, help="words to choose if there is no --word (6)")
     parser.add_argument(
         "--log", type=Path, action="append", default=[], metavar="FILE",
         help="log of fairseq-train, once for each checkpoint in their order (train.log beside it)",
     )  # fmt: skip
-    parser.add_argument("--move-log", type=Path, metavar="FILE", help="of --kerbs-move-log (where training wrote it)")
-    parser.add_argument("--title", help="of the page")
+    parser.add_argument(
+        "--move-log", type=Path, metavar="FILE", help="table of --kerbs-move-log (where training wrote it)"
+    )
+    parser.add_argument("--title", help="title of the page")
     add_code_options(parser)
     args = parser.parse_args(argv)
     for name in ("tokens", "words"):

@@ -179,8 +179,8 @@ def scores_of(path: Path) -> dict[str, str]:
     """What a recipe wrote beside the checkpoint: names and numbers or texts; parameters are counted by the report."""
     if not path.is_file():
         return {}
-    found = read_json(path)
-    if not isinstance(found, dict):
+    scores = read_json(path)
+    if not isinstance(scores, dict):
         raise UserError(f"{path} is not an object of names and scores")
-    told = {str(name): value for name, value in found.items() if value is not None and name != "parameters"}
+    told = {str(name): value for name, value in scores.items() if value is not None and name != "parameters"}
     return {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in told.items()}

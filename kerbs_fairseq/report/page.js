@@ -34,7 +34,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const box = document.getElementById("search");
   if (!box) return;
-  const found = document.getElementById("found");
+  const matches = document.getElementById("matches");
   const detail = document.getElementById("detail");
   const plain = (word) => word.toLowerCase().replace(/^▁|@@$/g, "");
   const keys = data.words.map(([word]) => plain(word));
@@ -114,7 +114,7 @@
     const head = make("h3", { textContent: word });
     const line = make("p", { className: "hint", textContent: `${senses.length} sense${senses.length > 1 ? "s" : ""}${times}` });
     detail.replaceChildren(head, line, ...senses.map(senseBlock));
-    for (const button of found.children) button.setAttribute("aria-pressed", button.dataset.word === String(i));
+    for (const button of matches.children) button.setAttribute("aria-pressed", button.dataset.word === String(i));
   };
 
   const list = () => {
@@ -126,7 +126,7 @@
       button.addEventListener("click", () => show(i));
       return button;
     });
-    found.replaceChildren(...buttons);
+    matches.replaceChildren(...buttons);
     document.getElementById("message").textContent = message;
     if (words.length) show(words[0]);
   };

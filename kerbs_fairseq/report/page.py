@@ -78,7 +78,7 @@ def as_data(value: Any) -> str:
 
 SEARCH = (
     '<input type="search" id="search" placeholder="Search for a word" aria-label="Word" autocomplete="off">'
-    '<p class="hint" id="message" role="status"></p><div class="found" id="found"></div><div id="detail"></div>'
+    '<p class="hint" id="message" role="status"></p><div class="matches" id="matches"></div><div id="detail"></div>'
 )
 
 
@@ -159,27 +159,27 @@ def comparison(runs: Sequence[Run]) -> str:
 def senses_tables(model: Learned) -> list[str]:
     """Table 5, movers, idle senses."""
     lines = findings.by_number(model)
-    found = ["<h3>Words by number of senses (Table 5)</h3>"]
-    found.append(
+    blocks = ["<h3>Words by number of senses (Table 5)</h3>"]
+    blocks.append(
         table([">senses", ">words", "such as"], [(x["senses"], x["words"], "  ".join(x["samples"])) for x in lines])
     )
     moved = findings.movers(model)
     for what, words in moved.items():
         if words:
             rows = [(x["word"], x["from"], x["to"]) for x in words]
-            found.append(f"<h3>Words that {what} most senses</h3>" + table(["word", ">at the start", ">now"], rows))
+            blocks.append(f"<h3>Words that {what} most senses</h3>" + table(["word", ">at the start", ">now"], rows))
     if not moved:
-        found.append(
+        blocks.append(
             '<p class="hint">Which words won and lost senses is unknown: the checkpoint does not have the senses per '
             "word at the start.</p>"
         )
     idle = findings.idle(model)
     if idle["words"]:
         rows = [(x["word"], x["idle"], x["of"]) for x in idle["words"]]
-        found.append(
+        blocks.append(
             f"<h3>Idle senses: {idle['senses']} ({idle['share']:.1%})</h3>" + table(["word", ">idle", ">of"], rows)
         )
-    return found
+    return blocks
 
 
 def widths_tables(model: Learned) -> list[str]:

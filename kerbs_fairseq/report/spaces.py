@@ -101,33 +101,33 @@ def read_contexts(
         if result.tokens >= tokens:
             result.whole = False
             break
-        found = reader.find(batch, wanted)
-        if not len(found.words):
+        matches = reader.find(batch, wanted)
+        if not len(matches.words):
             continue
-        result.tokens += len(found.words)
-        result.times += torch.bincount(found.words, minlength=model.n_words)
-        result.meant += torch.bincount(found.senses, minlength=len(result.meant))
-        mean.index_add_(0, found.words, functional.normalize(found.features))
-        for word in set(found.words.tolist()) & result.kept.keys():
-            its, kept = found.words == word, result.kept[word]
+        result.tokens += len(matches.words)
+        result.times += torch.bincount(matches.words, minlength=model.n_words)
+        result.meant += torch.bincount(matches.senses, minlength=len(result.meant))
+        mean.index_add_(0, matches.words, functional.normalize(matches.features))
+        for word in set(matches.words.tolist()) & result.kept.keys():
+            its, kept = matches.words == word, result.kept[word]
             if kept.number < MOST_KEPT:
-                kept.features.append(found.features[its].clone())
-                kept.senses.append(found.senses[its])
+                kept.features.append(matches.features[its].clone())
+                kept.senses.append(matches.senses[its])
                 kept.number += int(its.sum())
-        add_examples(result, reader, batch, found)
+        add_examples(result, reader, batch, matches)
         progress(min(1.0, result.tokens / tokens))
     result.spread = 1 - (mean / result.times.clamp_min(1).unsqueeze(1)).norm(dim=1)
     return result
 
 
-def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], found: Any) -> None:
+def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], matches: Any) -> None:
     """Keep the likeliest sentences for each sense; a sentence that many share is kept once."""
     from kerbs_fairseq.inspection.contexts import AROUND, around
 
     texts: dict[tuple[int, int], int] = {}
     sentences: dict[int, tuple[str, ...]] = {}
-    probabilities, rows = found.probabilities.tolist(), found.rows.tolist()
-    for i, (sense, column) in enumerate(zip(found.senses.tolist(), found.columns.tolist())):
+    probabilities, rows = matches.probabilities.tolist(), matches.rows.tolist()
+    for i, (sense, column) in enumerate(zip(matches.senses.tolist(), matches.columns.tolist())):
         examples = result.examples.setdefault(sense, [])
         if len(examples) == EXAMPLES and examples[-1][2] >= probabilities[i]:
             continue

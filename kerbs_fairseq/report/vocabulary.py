@@ -21,17 +21,17 @@ def nearest(
 ) -> dict[int, list[int]]:
     """The words of other words' senses that are nearest to each of ``senses``, by the angle."""
     unit, of = functional.normalize(model.vectors), model.sense_to_word
-    found: dict[int, list[int]] = {}
+    neighbours: dict[int, list[int]] = {}
     if len(unit) <= NEAREST:
-        return found
+        return neighbours
     for start in range(0, len(senses), ROWS):
         rows = torch.tensor(senses[start : start + ROWS])
         cosines = unit[rows] @ unit.t()
         cosines.masked_fill_(of[rows].unsqueeze(1) == of, -2)
         best = cosines.topk(NEAREST, 1).indices
-        found.update(zip(rows.tolist(), of[best].tolist()))
+        neighbours.update(zip(rows.tolist(), of[best].tolist()))
         progress(min(1.0, (start + ROWS) / len(senses)))
-    return found
+    return neighbours
 
 
 def vocabulary(
@@ -80,5 +80,5 @@ def vocabulary(
 
 
 def rounded(values: torch.Tensor) -> list[Optional[float]]:
-    """Three digits behind the point; None for what is no number."""
+    """Three digits behind the point; None if it is not a number."""
     return [round(v, 3) if math.isfinite(v) else None for v in values.tolist()]

@@ -21,11 +21,10 @@ from kerbs_fairseq.runs.files import kind_of
 # --- names: of fairseq's state
 MODEL, EXTRA, HISTORY, OPTIMIZER = "model", "extra_state", "optimizer_history", "last_optimizer_state"
 # of the output layer in a model's state, behind "decoder." or whatever the decoder is called
-HEAD = "head."
-VECTORS, THETA, BIAS = (f"senses.{name}" for name in PARAMETERS)
-MAP, KERNEL = f"senses.{MAP_NAME}", "senses.kernel_id"
-INITIAL, VOCABULARY, RATES = (f"senses.{name}" for name in ("initial_senses", "vocabulary", "rates"))
-STATISTICS = "statistics."
+HEAD, SENSES, STATISTICS = "head.", "senses.", "statistics."
+VECTORS, THETA, BIAS = (f"{SENSES}{name}" for name in PARAMETERS)
+MAP, KERNEL, RATIO = f"{SENSES}{MAP_NAME}", f"{SENSES}kernel_id", f"{SENSES}ratio"
+INITIAL, VOCABULARY, RATES = (f"{SENSES}{name}" for name in ("initial_senses", "vocabulary", "rates"))
 USAGE, UPDATES, MOVES = (f"{STATISTICS}{name}" for name in ("usage", "updates", "moves"))
 PRIOR = "prior."  # of a mixture of softmaxes
 # floats of a model's state that are not learned: buffers, and the weights that fairseq's encoder layers keep a second
@@ -227,15 +226,17 @@ def _other_format(path: Path, what: str) -> NoReturn:
 
 def parameters(model: dict[str, Any]) -> int:
     """How many numbers of a model's state are learned; a table that layers share counts once, also if saved twice."""
-    found: dict[int, Tensor] = {}
+    distinct: dict[int, Tensor] = {}
     for name, value in model.items():
         if not torch.is_tensor(value) or not value.is_floating_point() or NOT_LEARNED.search(name):
             continue
         # half precision and GPUs save a shared table as two; two matrices of many values are not equal by chance
-        same = (other for other in found.values() if value.dim() == 2 and other.shape == value.shape)
-        if value.data_ptr() not in found and not any(torch.equal(value, other) and value.std() > 0 for other in same):
-            found[value.data_ptr()] = value
-    return sum(value.numel() for value in found.values())
+        same = (other for other in distinct.values() if value.dim() == 2 and other.shape == value.shape)
+        if value.data_ptr() not in distinct and not any(
+            torch.equal(value, other) and value.std() > 0 for other in same
+        ):
+            distinct[value.data_ptr()] = value
+    return sum(value.numel() for value in distinct.values())
 
 
 def fingerprint(symbols: Iterable[str]) -> int:

@@ -33,10 +33,10 @@ class Record(NamedTuple):
 
 def record_of(line: str) -> Optional[Record]:
     """What a line of ``--log-format json`` or ``simple`` says; None if it has no values."""
-    found = re.search(r"\{.*\}\s*$", line)
-    if found:
+    match = re.search(r"\{.*\}\s*$", line)
+    if match:
         try:
-            values = json.loads(found[0])
+            values = json.loads(match[0])
         except (ValueError, RecursionError):
             return None
         return _from_json(dict(numbers(values))) if isinstance(values, dict) else None
@@ -81,20 +81,20 @@ def read_lines(path: Path) -> list[str]:
 
 def events(lines: Iterable[str]) -> dict[int, int]:
     """How many senses moved at each event, by update."""
-    return {int(found[1]): int(found[2]) for found in map(EVENT.search, lines) if found}
+    return {int(match[1]): int(match[2]) for match in map(EVENT.search, lines) if match}
 
 
 def best(path: Path, name: str = "ppl", subset: str = VALID) -> Optional[float]:
     """The lowest validation ``name`` in a log: ppl (2 to the power of the nll loss per token) or loss; None if none."""
-    found = records(read_lines(path)) if path.is_file() else ()
-    values = (record.values.get(name, math.nan) for record in found if record.kind == subset)
+    entries = records(read_lines(path)) if path.is_file() else ()
+    values = (record.values.get(name, math.nan) for record in entries if record.kind == subset)
     return min((value for value in values if math.isfinite(value)), default=None)
 
 
 def parameters(path: Path) -> Optional[int]:
     """fairseq's count of a model's parameters, with the copies that encoder layers keep; None if a log has none."""
-    found = PARAMETERS.search("\n".join(read_lines(path))) if path.is_file() else None
-    return int(found[1].replace(",", "")) if found else None
+    match = PARAMETERS.search("\n".join(read_lines(path))) if path.is_file() else None
+    return int(match[1].replace(",", "")) if match else None
 
 
 def seconds_per_update(log: Path) -> Optional[float]:
@@ -114,9 +114,9 @@ def tokens_per_second(*logs: Path) -> Optional[float]:
     """How fast fairseq-generate or fairseq-eval-lm was, from the first of its logs that says it."""
     for log in logs:
         for line in read_lines(log) if log.is_file() else ():
-            found = SPEED.search(line)
-            if found:
-                return float(found[1])
+            match = SPEED.search(line)
+            if match:
+                return float(match[1])
     return None
 
 

@@ -13,11 +13,11 @@ SENTENCE = re.compile(rf"\| (\d{{1,18}}) (\S+ \[{NUMBER}\](?:\t.*)?)$")
 LOG_PROB = re.compile(rf" \[({NUMBER})\](?=\t|$)")
 
 
-def in_order(found: dict[int, object], path: Path) -> None:
+def in_order(sentences: dict[int, object], path: Path) -> None:
     """Refuse a file with gaps: a search that was stopped, or sentences that were skipped."""
-    missing = next((i for i in range(len(found)) if i not in found), None)
-    if not found or missing is not None:
-        what = "no sentence" if not found else f"no sentence {missing}, and later ones"
+    missing = next((i for i in range(len(sentences)) if i not in sentences), None)
+    if not sentences or missing is not None:
+        what = "no sentence" if not sentences else f"no sentence {missing}, and later ones"
         raise UserError(f"{path} has {what}: run the search again")
 
 
@@ -32,21 +32,21 @@ def references(path: Path) -> list[str]:
 
 
 def _sentences(path: Path, kind: re.Pattern[str]) -> list[str]:
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for line in read_text(path).split("\n"):
         match = kind.match(line)
         if match:
-            found.setdefault(int(match[1]), match[2].strip())  # with --nbest the best one comes first
-    in_order(dict(found), path)
-    return [found[i] for i in range(len(found))]
+            texts.setdefault(int(match[1]), match[2].strip())  # with --nbest the best one comes first
+    in_order(dict(texts), path)
+    return [texts[i] for i in range(len(texts))]
 
 
 def sentence_nll(path: Path) -> list[float]:
     """−log P in nats of each sentence, from fairseq-eval-lm --output-word-probs, in the order of the data."""
-    found: dict[int, float] = {}
+    losses: dict[int, float] = {}
     for line in read_text(path).split("\n"):
         match = SENTENCE.search(line)
         if match:
-            found[int(match[1])] = -sum(float(value) for value in LOG_PROB.findall(match[2]))
-    in_order(dict(found), path)
-    return [found[i] for i in range(len(found))]
+            losses[int(match[1])] = -sum(float(value) for value in LOG_PROB.findall(match[2]))
+    in_order(dict(losses), path)
+    return [losses[i] for i in range(len(losses))]

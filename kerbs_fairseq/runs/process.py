@@ -4,8 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Callable, Optional, TextIO
 
 from kerbs_fairseq.runs.errors import UserError
 
@@ -31,6 +32,29 @@ def user_dir() -> str:
     return package.name if by_name else str(package)
 
 
+def start(
+    command: Sequence[str], environment: Optional[dict[str, str]] = None, new_session: bool = False
+) -> "subprocess.Popen[str]":
+    """Start a command; :func:`follow` reads all that it prints."""
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, encoding="utf-8",
+        errors="replace", start_new_session=new_session,
+    )  # fmt: skip
+
+
+def follow(process: "subprocess.Popen[str]", log: TextIO, watch: Optional[Callable[[str], None]] = None) -> list[str]:
+    """Send all that a process prints to the open file ``log`` and, by lines, to ``watch``; the last lines."""
+    assert process.stdout is not None
+    last: list[str] = []
+    for line in process.stdout:
+        log.write(line)
+        log.flush()
+        last = [*last[1 - LAST_LINES :], line]
+        if watch is not None:
+            watch(line)
+    return last
+
+
 def run(
     command: list[str], log: Path, watch: Optional[Callable[[str], None]] = None, threads: Optional[int] = None
 ) -> None:
@@ -38,26 +62,12 @@ def run(
     program = find(command[0])
     if program is None:
         raise CommandFailed(f"{command[0]} is not installed: run kerbs-doctor")
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)} if threads else None
     log.parent.mkdir(parents=True, exist_ok=True)
-    last: list[str] = []
     with log.open("w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            [program, *command[1:]],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)} if threads else None,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-        assert process.stdout is not None
+        process = start([program, *command[1:]], environment)
         try:
-            for line in process.stdout:
-                file.write(line)
-                file.flush()
-                last = [*last[1 - LAST_LINES :], line]
-                if watch is not None:
-                    watch(line)
+            last = follow(process, file, watch)
         except BaseException:  # above all Ctrl-C: a training run must not go on unseen
             process.kill()
             raise

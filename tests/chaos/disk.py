@@ -45,8 +45,8 @@ def fill(path: Path, left: int) -> None:
 
 def until_the_end(data: Path, folder: Path, times: int, chance: random.Random) -> list[Filled]:
     """One training on a disk that fills up ``times`` times; every checkpoint is read after each."""
-    filler, found = folder / "filler", []
-    while len(found) < times:
+    filler, fills = folder / "filler", []
+    while len(fills) < times:
         before = training.saved(folder)
         process = training.start(data, folder)
         lines: list[str] = []
@@ -75,7 +75,7 @@ def until_the_end(data: Path, folder: Path, times: int, chance: random.Random) -
             raise SystemExit(f"a full disk ended with {code}:\n{said[-3000:]}")
         if not code:
             break
-        found.append(Filled(lines[-1].strip(), after.get("checkpoint_last.pt") or 0))
-        print(f"  the disk was full; the last checkpoint has {found[-1].updates} updates", flush=True)
+        fills.append(Filled(lines[-1].strip(), after.get("checkpoint_last.pt") or 0))
+        print(f"  the disk was full; the last checkpoint has {fills[-1].updates} updates", flush=True)
     training.finish(data, folder)
-    return found
+    return fills

@@ -71,10 +71,10 @@ def saved(folder: Path) -> dict[str, Optional[int]]:
 
 def differences(folder: Path, wanted: Path) -> list[str]:
     """What a finished training has that another has not: weights, map and statistics bit for bit, moves, state."""
-    found, other = (torch.load(f / "checkpoint_last.pt", weights_only=False) for f in (folder, wanted))
+    one, other = (torch.load(f / "checkpoint_last.pt", weights_only=False) for f in (folder, wanted))
     names = [n for n in other["model"] if not any(part in n for part in MEANINGLESS)]
-    result = [name for name in names if not torch.equal(found["model"][name], other["model"][name])]
-    moments, others = (state["last_optimizer_state"]["state"] for state in (found, other))
+    result = [name for name in names if not torch.equal(one["model"][name], other["model"][name])]
+    moments, others = (state["last_optimizer_state"]["state"] for state in (one, other))
     for number, values in others.items():
         same = all(torch.equal(torch.as_tensor(moments[number][k]), torch.as_tensor(v)) for k, v in values.items())
         result += [] if same else [f"the optimizer's state of parameter {number}"]

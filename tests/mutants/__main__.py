@@ -46,17 +46,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kerbs-mutants-") as scratch:
         copy = Path(scratch) / "project"
         copy_of_project(copy, args.commit)
-        found = [f for f in chosen if f.count(copy) == 1]
-        for fault in (f for f in chosen if f not in found):
+        present = [f for f in chosen if f.count(copy) == 1]
+        for fault in (f for f in chosen if f not in present):
             print(f"{fault.file}: the text of {fault.name!r} is there {fault.count(copy)} times, not once")
         if args.list:
-            sys.exit(len(found) < len(chosen))
+            sys.exit(len(present) < len(chosen))
         preload()
-        sound = run_tests(copy, list(dict.fromkeys(test for fault in found for test in fault.tests.split())), [])
+        sound = run_tests(copy, list(dict.fromkeys(test for fault in present for test in fault.tests.split())), [])
         for test in sound.failed:
             print(f"{test} fails without any fault, and is left out")
         print("\n| area | file | fault | caught by | seconds |\n|---|---|---|---|---|", flush=True)
-        caught = sum(is_caught(fault, copy, sound.failed) for fault in found)
+        caught = sum(is_caught(fault, copy, sound.failed) for fault in present)
     print(f"\n{caught} of {len(chosen)} faults caught; the tests without a fault took {sound.seconds:.0f} s")
     sys.exit(caught < len(chosen) or bool(sound.failed))
 

@@ -72,12 +72,12 @@ def compiler() -> list[str]:
         command = [asked]
     if command and shutil.which(command[0]):
         return command
-    found = next((name for name in COMPILERS if shutil.which(name)), None)
-    if found is None:
+    first = next((name for name in COMPILERS if shutil.which(name)), None)
+    if first is None:
         raise OSError("no C++ compiler found; install one (Debian: apt install g++), or name it in CXX")
     if command:
-        logger.warning(f"CXX={asked} is ignored: there is no program {command[0]}; {found} is used")
-    return [found]
+        logger.warning(f"CXX={asked} is ignored: there is no program {command[0]}; {first} is used")
+    return [first]
 
 
 def caches() -> Iterator[Path]:
@@ -102,13 +102,13 @@ def compiled() -> tuple[Path, ctypes.CDLL]:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             only_mine(folder)
-            found = library(cxx, folder, name)
+            built = library(cxx, folder, name)
         except OSError as problem:
             problems.append(f"{folder}: {problem.strerror or problem}")
             continue
         if problems and os.environ.get("KERBS_CACHE"):
             logger.warning(f"KERBS_CACHE is ignored: {problems[0]}; {folder} is used")
-        return found
+        return built
     raise OSError(f"{'; '.join(problems)}: set KERBS_CACHE to a folder of yours")
 
 
@@ -128,10 +128,10 @@ def library(cxx: list[str], folder: Path, name: str) -> tuple[Path, ctypes.CDLL]
 
 def loaded(path: Path) -> ctypes.CDLL:
     """Its functions, which return nothing."""
-    found = ctypes.CDLL(str(path))
+    functions = ctypes.CDLL(str(path))
     for name in FUNCTIONS:
-        getattr(found, name).restype = None
-    return found
+        getattr(functions, name).restype = None
+    return functions
 
 
 def checksum(path: Path) -> str:
@@ -174,7 +174,7 @@ def run(command: list[str], seconds: float = QUESTION_SECONDS) -> str:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise OSError(f"{shlex.join(command[:1])} was given up after {seconds:g} seconds") from None
+                raise OSError(f"{shlex.join(command[:1])} was stopped after {seconds:g} seconds") from None
             raise
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command, out, err)
@@ -188,7 +188,7 @@ def processor(cxx: list[str]) -> str:
 
 def build(cxx: list[str], folder: Path, name: str) -> Path:
     """Compile; the library appears under its name only when it is whole, also if several processes do this at once."""
-    logger.info(f"compiling the KerBS kernels for this CPU, once; given up after {BUILD_SECONDS} seconds")
+    logger.info(f"compiling the KerBS kernels for this CPU, once; stopped after {BUILD_SECONDS} seconds")
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         half, whole = Path(temporary) / "kernels.o", Path(temporary) / "kernels.so"
         # linked without -fopenmp: torch has loaded an OpenMP library, and a second one would fight for the cores

@@ -39,10 +39,10 @@ class TritonKernels:
         word = triton.word_logsumexp(chunk, totals.top, rows) if words else None
         self._totals = totals, own, word
         top, total, mean = (x.unsqueeze(1) for x in totals)
-        found = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
+        in_nats = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
         if word is None:
-            return found
-        return found._replace(word=word.log2, word_sum=word.lse_sum.unsqueeze(1), word_mean=word.mean.unsqueeze(1))
+            return in_nats
+        return in_nats._replace(word=word.log2, word_sum=word.lse_sum.unsqueeze(1), word_mean=word.mean.unsqueeze(1))
 
     def backward(
         self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, weights: GradientWeights
@@ -50,12 +50,14 @@ class TritonKernels:
         """After :meth:`forward` of the same chunk."""
         assert self._totals is not None
         assert self._target is not None
-        found, own, word = self._totals
+        of_chunk, own, word = self._totals
         scale, smooth, weight = (x.flatten().contiguous() for x in weights)
         smoothed = None if word is None else smooth
-        by_norm = triton.norm_gradient(found, scale, own, weight, smoothed, word)
+        by_norm = triton.norm_gradient(of_chunk, scale, own, weight, smoothed, word)
         chunk, words, out = self.chunk(D, norms), self.rows.sense_to_word, self.gradient_table(D)
-        dD = triton.backward(chunk, found.top, scale, self._target, own, weight, words, self.sums, smoothed, word, out)
+        dD = triton.backward(
+            chunk, of_chunk.top, scale, self._target, own, weight, words, self.sums, smoothed, word, out
+        )
         return dD, by_norm.unsqueeze(1)
 
     def gradient_table(self, D: Tensor) -> Tensor:

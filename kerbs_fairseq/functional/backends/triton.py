@@ -90,9 +90,9 @@ def forward(chunk: Chunk, mean: bool = True) -> Totals:
     """
     n, S = _checked(chunk)
     block = BLOCKS["forward" if chunk.D.dtype == torch.float32 else "forward, half"]
-    found = Totals(*(chunk.h_norm.new_empty(n) for _ in range(3)))
+    totals = Totals(*(chunk.h_norm.new_empty(n) for _ in range(3)))
     if n == 0:
-        return found
+        return totals
     row_blocks = triton.cdiv(n, block.rows)
     per_part, n_parts = _split(S, block.cols, row_blocks * block.warps)
     parts = chunk.h_norm.new_empty(n_parts, 3, n)
@@ -103,9 +103,9 @@ def forward(chunk: Chunk, mean: bool = True) -> Totals:
         )  # fmt: skip
         block = BLOCKS["vector"]
         kernels.combine_parts_kernel[(triton.cdiv(n, block.cols),)](
-            parts, n_parts, n, chunk.h_inverse, *found, MEAN=mean, ROWS=block.cols, **block.launch
+            parts, n_parts, n, chunk.h_inverse, *totals, MEAN=mean, ROWS=block.cols, **block.launch
         )
-    return found
+    return totals
 
 
 def target_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows, target: Tensor, most: int = 0) -> TargetTotals:
@@ -113,9 +113,9 @@ def target_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows, target: T
     n, _ = _checked(chunk)
     scores = chunk.h_norm.new_full((n, most), -math.inf) if most else None
     lse, mean, own_top, own_total = (chunk.h_norm.new_empty(n) for _ in range(4))
-    found = TargetTotals(lse, mean, own_top, own_total, scores)
-    _pairs(chunk, top, words, target, found.lse, mean=found.mean, targets=found)
-    return found
+    totals = TargetTotals(lse, mean, own_top, own_total, scores)
+    _pairs(chunk, top, words, target, totals.lse, mean=totals.mean, targets=totals)
+    return totals
 
 
 def word_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows) -> WordTotals:
@@ -198,8 +198,8 @@ def norm_gradient(
     word: Optional[WordTotals] = None,
 ) -> Tensor:
     """Σ_j G_j K0_j / |h| (n,), the gradient by |h|, with G as in :func:`backward`."""
-    found = scale * totals.mean - target_weight * targets.mean
-    return found if smooth is None or word is None else found - smooth * word.mean
+    gradient = scale * totals.mean - target_weight * targets.mean
+    return gradient if smooth is None or word is None else gradient - smooth * word.mean
 
 
 def _words(

@@ -6,7 +6,7 @@ For a token h and a sense w let z = D / |h|, c = z / |w| and y = −θ c log2(e)
     T = |h| |w|² c² φ'(−θc)   =  D z Q(y)   or  (D E − F) b,
 
 the former for |y| < 0.75, where the latter lose digits; P(y) = φ(y ln 2) and Q(y) = φ'(y ln 2) are polynomials. So
-θ = 0 is no special case, and no expm1 is needed, which Triton has only in libraries of the vendors. Inside the kernels
+θ = 0 is not a special case, and no expm1 is needed, which Triton has only in libraries of the vendors. In the kernels
 scores are in units of log 2: K0 = F slope and K = K0 + bias, with log2(e) inside ``slope`` and ``bias``.
 
 ``top`` is the largest score of a token, rounded up to a whole number: multiplying by 2^(top − higher) is exact then.

@@ -51,3 +51,12 @@ def checkpoint(path: Path, data: Path, kernel: str = "paper", **model: Any) -> P
     cfg = {"model": {**FIRST, "kerbs_theta_bound": 1.0}, "task": {"data": str(data), "target_lang": "tgt"}}
     torch.save({"model": state, "cfg": cfg}, path)
     return path
+
+
+def softmax(path: Path, **more: Any) -> Path:
+    """A checkpoint of a model with a softmax, with ``more`` tensors."""
+    path.parent.mkdir(exist_ok=True)
+    shared = torch.zeros(5, 4)
+    state = {"encoder.embed_tokens.weight": shared, "decoder.embed_tokens.weight": shared, **more}
+    torch.save({"model": state, "cfg": {"model": {"_name": "lstm", "dropout": 0.1}}}, path)
+    return path
