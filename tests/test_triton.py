@@ -348,6 +348,18 @@ def test_what_is_no_number_shows(kernel: str, value: float) -> None:
 
 @needs_triton
 @pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("mean", [True, False])
+def test_features_too_long_for_float32_show(mean: bool) -> None:
+    """Of a length that overflows the cosines would be 0, and all scores numbers."""
+    p = problem(3)
+    norm = torch.tensor([1.0, torch.inf, 2.0])
+    constants = backend.sense_constants(p.vectors, p.theta, p.bias)
+    chunk = backend.Chunk(p.features @ p.vectors.t(), norm, 1 / norm, constants)
+    assert backend.forward(chunk, mean).total.isnan().tolist() == [False, True, False]
+
+
+@needs_triton
+@pytest.mark.usefixtures("interpreted")
 def test_far_below_the_top_is_not_minus_infinity() -> None:
     """e^(K − top) underflows below −87 in float32: a word's log-probability must not."""
     vectors = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])

@@ -145,10 +145,11 @@ def combine_parts_kernel(
         if MEAN:
             mean = mean * shrink + tl.load(at + 2 * n, mask=in_rows, other=0.0) * part_shrink
         top = higher
+    inverse = tl.load(h_inverse + rows, mask=in_rows, other=1.0)
+    total = tl.where(inverse == 0.0, float("nan"), total)  # |h| is infinite: cosines of 0 would make numbers of it
     tl.store(top_out + rows, top, mask=in_rows)
     tl.store(total_out + rows, total, mask=in_rows)
     if MEAN:
-        inverse = tl.load(h_inverse + rows, mask=in_rows, other=0.0)
         tl.store(mean_out + rows, mean * inverse * LN2, mask=in_rows)
 
 
