@@ -480,6 +480,19 @@ def test_without_a_fault_nothing_is_noticed() -> None:
 
 
 @needs_triton
+@pytest.mark.skipif(backend.interpreted(), reason="the kernels are interpreted")
+def test_a_batch_of_another_size_needs_no_other_program() -> None:
+    """Sizes that differ from batch to batch do not count for which program it is; those of the model do."""
+    kernels = [kernel for name, kernel in vars(backend.kernels).items() if name.endswith("_kernel")]
+    assert len(kernels) == 6
+    general = {p.name for kernel in kernels for p in kernel.params if p.do_not_specialize}
+    special = {p.name for kernel in kernels for p in kernel.params if not p.do_not_specialize}
+    assert general == {"n", "n_parts", "n_pairs", "rows_per_part"}
+    assert {"S", "V", "width", "D_stride"} < special
+    assert not general & special
+
+
+@needs_triton
 def test_compiles_without_spills(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
