@@ -9,6 +9,7 @@
 # make bench  how fast it is and how much memory it takes, as ratios (some twenty minutes, on an idle machine)
 #             DEVICE=cuda: on a GPU, in each precision, against the prediction of docs/performance.md
 # make test-gpu   right on a GPU: errors as multiples of torch's own, repeats equal, nothing that waits
+#             KERBS_TEST_DEVICE=cuda:1 names another one, cpu runs the same tests on a CPU, in small sizes
 # make results-table  the tables of README.md and docs/results.md, from the scores in docs/results/
 # make setup  only the environment, in .venv; the others call it when it is missing or out of date
 #
@@ -51,8 +52,10 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not install" $(ARGS)
 
+test-gpu: export KERBS_TEST_DEVICE ?= cuda
 test-gpu: $(READY)
-	@KERBS_TEST_DEVICE=cuda $(BIN)/python -m pytest -s tests/test_on_device.py $(ARGS)
+	@$(BIN)/python tests/on_device.py
+	@$(BIN)/python -m pytest -s tests/test_on_device.py $(ARGS)
 
 test-install: $(READY)
 	$(BIN)/python -m pytest -m install $(ARGS)

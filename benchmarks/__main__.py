@@ -4,6 +4,8 @@ import argparse
 import subprocess
 import sys
 
+import torch
+
 from benchmarks import timing
 
 ALL = (
@@ -40,6 +42,8 @@ def main() -> None:
     unknown = set(wanted) - {name for name, *_ in listed}
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.exit(1, f"--device {args.device}: torch {torch.__version__} finds no GPU here\n")
     print(", ".join(f"{name} {value}" for name, value in timing.machine().items()), flush=True)
     failed = []
     for name, *arguments in listed:

@@ -60,16 +60,18 @@ def costs(case: Case) -> dict[str, Cost]:
 
     A softmax as fairseq's criterion computes it: logits in half (2 bytes written), log_softmax in float32 (2 read, 4
     written), the gradient of nll_loss (4 written), that of log_softmax (8 read, 2 written), which two products read
-    (4); the vectors are read twice (4) and their gradient is written (2). KerBS: D in float32 (4 written), read by both
-    kernels (8), dD in half (2 written), which two products read (4); the vectors are read twice (4), their gradient is
-    read and written in float32 (8).
+    (4); vectors and features are read twice (4) and their gradients written (2). KerBS: D in float32 (4 written), read
+    by both kernels (8), dD in half (2 written), which two products read (4). In every chunk the vectors are read twice
+    (4), their gradient is read and written in float32 (8), but not read in the first (-4). Once in a batch, for
+    vectors and features: norms (vectors 4, features 2), the part of the gradient along the vector (34), the result in
+    half (6); of the features the products too (8).
     """
     N, d, V = case.tokens, case.features, case.words
     S = round(case.ratio * V)
     n = min(N, max(16, dispatch.CHUNK_ELEMENTS_ELSEWHERE // S))
     return {
-        "softmax": Cost(6.0 * d * V, (26 + 6 * d / N) * V),
-        "KerBS": Cost(6.0 * d * S, (18 + 12 * d / n) * S),
+        "softmax": Cost(6.0 * d * V, (26 + 6 * d / N) * V + 6.0 * d),
+        "KerBS": Cost(6.0 * d * S, (18 + 12 * d / n + 40 * d / N) * S + 50.0 * d),
         "softmax, decoding": Cost(2.0 * d * V, (8 + 2 * d / STEP) * V),
         "KerBS, decoding": Cost(2.0 * d * S, (12 + 2 * d / STEP) * S + 4.0 * V),
     }
@@ -95,6 +97,11 @@ def moved(senses: Senses, device: str, dtype: torch.dtype) -> Senses:
     return Senses(vectors, theta, bias, SenseIndex(senses.index.sense_to_word.to(device), senses.index.n_words))
 
 
+def log_softmax(features: Tensor, vectors: Tensor) -> Tensor:
+    """As fairseq's models: logits in the precision of the features, their log-softmax in float32 without a copy."""
+    return functional.log_softmax(features @ vectors.t(), 1, dtype=torch.float32)
+
+
 def arms(case: Case, device: str, dtype: torch.dtype, smoothing: float) -> dict[str, dict[str, Callable[[], Any]]]:
     """Of training and of decoding."""
     torch.manual_seed(0)
@@ -104,12 +111,13 @@ def arms(case: Case, device: str, dtype: torch.dtype, smoothing: float) -> dict[
     target = torch.multinomial(zipf(case.words), case.tokens, replacement=True).to(device)
     tables = {ratio: moved(senses_of(case._replace(ratio=ratio))[0], device, dtype) for ratio in RATIOS}
     training: dict[str, Callable[[], Any]] = {SOFTMAX: lambda: learn(cross_entropy(w))}
-    decoding: dict[str, Callable[[], Any]] = {SOFTMAX: lambda: torch.log_softmax(rows @ w.detach().t(), 1)}
+    decoding: dict[str, Callable[[], Any]] = {SOFTMAX: lambda: log_softmax(rows, w.detach())}
     rows = h.detach()[:STEP]
 
     def cross_entropy(x: Tensor) -> Tensor:
-        logits = (h @ x.t()).float()
-        return functional.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
+        log_probs = log_softmax(h, x)
+        nll = functional.nll_loss(log_probs, target, reduction="sum")
+        return (1 - smoothing) * nll - smoothing / len(x) * log_probs.sum() if smoothing else nll
 
     def learn(loss: Tensor) -> None:
         for x in (h, w, *(y for table in tables.values() for y in (table.vectors, table.theta, table.bias))):

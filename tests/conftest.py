@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Callable
 
 import configs
+import on_device
 import pytest
 import torch
 from commands import SMALL_TRANSFORMER, SMALL_TRANSFORMER_LM, run, train, twin
@@ -17,6 +18,12 @@ settings.register_profile("whatever the machine", deadline=None)  # no deadlines
 settings.load_profile("whatever the machine")
 configs.install()
 torch.set_num_threads(1)  # the tests themselves run in parallel; with more: test_threads.py
+
+
+def pytest_configure() -> None:
+    """One line, and no test, where the device that is asked for is not there."""
+    if on_device.missing():
+        raise pytest.UsageError(on_device.missing())
 
 
 @pytest.fixture(scope="session")

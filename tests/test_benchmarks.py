@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as everything
 from benchmarks import decoding, device, inputs, layer, memory, timing, updates
 
 SMALL = "--words 60 --sentences 3 --length 4"
@@ -38,10 +39,31 @@ def test_device(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         (dtype, kind) for dtype in ("float32", "bfloat16") for kind in ("training", "decoding")
     ]
     assert all("KerBS, 1.5" in line["seconds"] for line in lines)
-    assert "predicted in half precision, 1.5 senses per word:\n  A100      training 1." in capsys.readouterr().out
-    if not device.torch.cuda.is_available():
-        with pytest.raises(SystemExit, match=r"--device cuda: torch .* finds no GPU here"):
-            run(device, "--device cuda", results, monkeypatch)
+    assert "predicted in half precision, 1.5 senses per word:\n  A100      training " in capsys.readouterr().out
+
+
+@pytest.mark.skipif(device.torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"--device cuda: torch .* finds no GPU here"):
+        run(device, "--device cuda", results, monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--device", "cuda"])
+    with pytest.raises(SystemExit, match="1"):
+        everything.main()
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"--device cuda: torch {device.torch.__version__} finds no GPU here\n"
+
+
+def test_the_prediction_is_what_the_documentation_says() -> None:
+    text = (Path(device.__file__).parents[1] / "docs" / "performance.md").read_text()
+    for ratio in device.RATIOS:
+        found = device.predictions(layer.Case(8192, 512, 32000, ratio))
+        numbers = [found[card]["training"] for card in device.CARDS]
+        numbers += [found[card]["decoding"] for card in ("A100", "H100")]
+        assert f"| {ratio:g} | " + " | ".join(f"{x:.2f}" for x in numbers) + " |\n" in text
+    found = device.predictions(layer.Case(8192, 512, 32000))
+    numbers = [found[card]["training, float32 products"] for card in device.CARDS]
+    assert "float32 products, as before | " + " | ".join(f"{x:.1f}" for x in numbers) in text
 
 
 def test_growth_varies_one_size_at_a_time() -> None:

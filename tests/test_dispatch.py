@@ -38,6 +38,21 @@ def test_the_loss_through_triton(monkeypatch: pytest.MonkeyPatch, kernel: str, s
     torch.testing.assert_close(log_probs, word_log_probs(scores, p.index), rtol=1e-5, atol=1e-5)
 
 
+@needs_triton
+def test_what_the_kernels_are_given_is_float32_and_contiguous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever torch's default precision is, and however the targets lie: kernels see pointers, not strides."""
+    monkeypatch.setenv("KERBS_BACKEND", "triton")
+    p = problem()
+    strided = torch.stack([p.target, 1 - p.target.clamp_max(1)], 1).int()[:, 0]
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with triton_oracle.interpreter(LOADED, triton_oracle.SMALL_BLOCKS):
+            found = replace(p, target=strided).solve(chunk=4)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_close(found, oracle(p), 1e-5)
+
+
 def test_the_environment_can_ask_for_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem()
     results = []

@@ -43,10 +43,12 @@ def test_what_a_device_has_is_tried() -> None:
         with FakeTensorMode():
             a = torch.empty(4, 8, device="cuda", dtype=torch.bfloat16)
             if hasattr(torch.ops.aten.mm, "dtype"):
+                torch.set_default_dtype(torch.bfloat16)  # which must not matter
                 assert has_out_dtype("cuda", torch.bfloat16)
             with mock.patch.object(torch.Tensor, "float", side_effect=AssertionError("a copy in float32")):
                 assert torch.mm(a, a.t(), out_dtype=torch.float32).dtype == torch.float32
     finally:
+        torch.set_default_dtype(torch.float32)
         has_out_dtype.cache_clear()
 
 

@@ -9,8 +9,10 @@ from loss_oracle import problem
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kerbs_fairseq.functional import chunked_loss as loss_module
 from kerbs_fairseq.functional.backends import half_products
 from kerbs_fairseq.functional.backends.half_products import as_multiplied
+from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.kernel import (
     KERNELS,
     curvature,
@@ -139,6 +141,24 @@ def test_autocast_on_a_gpu_multiplies_in_its_half_precision(monkeypatch: pytest.
         assert [x.dtype for x in as_multiplied(h.half(), w)] == [half, half]
         assert [x.dtype for x in as_multiplied(h.double(), w.double())] == [torch.float64, torch.float64]
     assert half_products.autocast_dtype("cpu") is None
+
+
+def test_gradients_that_are_asked_for_inside_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed again for them is as exact as the first time."""
+    products = []
+
+    def over_chunks(*args: Any) -> Any:
+        products.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+        return original(*args)
+
+    original = loss_module.over_chunks
+    monkeypatch.setattr(loss_module, "over_chunks", over_chunks)
+    p = problem()
+    h = p.features.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        chunked_loss(h, p.senses, p.target).log_prob.sum().backward()
+        assert (h @ h.t()).dtype == torch.bfloat16
+    assert products == [torch.float32, torch.float32]
 
 
 def test_which_precision_autocast_has(monkeypatch: pytest.MonkeyPatch) -> None:

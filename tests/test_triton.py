@@ -348,6 +348,18 @@ def test_what_is_no_number_shows(kernel: str, value: float) -> None:
 
 @needs_triton
 @pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("mean", [True, False])
+def test_features_too_long_for_float32_show(mean: bool) -> None:
+    """Of a length that overflows the cosines would be 0, and all scores numbers."""
+    p = problem(3)
+    norm = torch.tensor([1.0, torch.inf, 2.0])
+    constants = backend.sense_constants(p.vectors, p.theta, p.bias)
+    chunk = backend.Chunk(p.features @ p.vectors.t(), norm, 1 / norm, constants)
+    assert backend.forward(chunk, mean).total.isnan().tolist() == [False, True, False]
+
+
+@needs_triton
+@pytest.mark.usefixtures("interpreted")
 def test_far_below_the_top_is_not_minus_infinity() -> None:
     """e^(K − top) underflows below −87 in float32: a word's log-probability must not."""
     vectors = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
@@ -465,6 +477,19 @@ def test_without_a_fault_nothing_is_noticed() -> None:
 
 
 # --- compiled
+
+
+@needs_triton
+@pytest.mark.skipif(backend.interpreted(), reason="the kernels are interpreted")
+def test_a_batch_of_another_size_needs_no_other_program() -> None:
+    """Sizes that differ from batch to batch do not count for which program it is; those of the model do."""
+    kernels = [kernel for name, kernel in vars(backend.kernels).items() if name.endswith("_kernel")]
+    assert len(kernels) == 6
+    general = {p.name for kernel in kernels for p in kernel.params if p.do_not_specialize}
+    special = {p.name for kernel in kernels for p in kernel.params if not p.do_not_specialize}
+    assert general == {"n", "n_parts", "n_pairs", "rows_per_part"}
+    assert {"S", "V", "width", "D_stride"} < special
+    assert not general & special
 
 
 @needs_triton

@@ -84,14 +84,14 @@ EVERYWHERE: list[Case] = [
     ("pairs_kernel", "targets", F32, NONE, {"KERNEL": PAPER, **PAIRS}),
 ]
 ONCE: list[Case] = [
-    ("forward_kernel", "forward, half", F16, ("n", "S"), {"KERNEL": DOT, "MEAN": False}),
-    ("backward_kernel", "backward, smoothing", F16, ("n", "S"), {"KERNEL": DOT, "SMOOTH": True, "BIAS": False}),
-    ("backward_kernel", "backward", F32, ("n",), {"KERNEL": PAPER, "SMOOTH": False, "BIAS": False}),
-    ("words_kernel", "words", F16, ("n", "V", "out_stride"), {"KERNEL": DOT, "LOG_PROBS": True, "SUMS": False}),
-    ("pairs_kernel", "many", F16, ("n",), {"KERNEL": DOT, **PAIRS, "LISTED": True, "SCORES": False}),
-    ("pairs_kernel", "targets", F16, ("n", "n_pairs", "scores_stride"), {"KERNEL": DOT, **PAIRS}),
-    ("combine_parts_kernel", "vector", F32, ("n", "n_parts"), {"MEAN": True}),
-    ("add_sums_kernel", "vector", F32, ("n_parts", "S"), {"WANTED": 0b1011}),
+    ("forward_kernel", "forward, half", F16, ("S",), {"KERNEL": DOT, "MEAN": False}),
+    ("backward_kernel", "backward, smoothing", F16, ("S",), {"KERNEL": DOT, "SMOOTH": True, "BIAS": False}),
+    ("backward_kernel", "backward", F32, NONE, {"KERNEL": PAPER, "SMOOTH": False, "BIAS": False}),
+    ("words_kernel", "words", F16, ("V", "out_stride"), {"KERNEL": DOT, "LOG_PROBS": True, "SUMS": False}),
+    ("pairs_kernel", "many", F16, NONE, {"KERNEL": DOT, **PAIRS, "LISTED": True, "SCORES": False}),
+    ("pairs_kernel", "targets", F16, ("scores_stride",), {"KERNEL": DOT, **PAIRS}),
+    ("combine_parts_kernel", "vector", F32, NONE, {"MEAN": True}),
+    ("add_sums_kernel", "vector", F32, ("S",), {"WANTED": 0b1011}),
 ]
 
 

@@ -212,16 +212,17 @@ class _ChunkedLoss(torch.autograd.Function):
         batch = batch._replace(features=features)
         senses = replace(senses, vectors=vectors, theta=theta, bias=bias)
         result: list[Optional[Tensor]] = [None] * 4
-        if by_loss is not None:
-            gradients, ctx.gradients = ctx.gradients, None  # given away without a copy; if asked again, compute again
-            if gradients is None:
-                gradients = over_chunks(batch, senses, True).gradients
-            result = gradients.times(by_loss, features.dtype)
-        if by_log_prob is not None:  # somebody uses the log-probabilities themselves: once more, weighted by them
-            again = over_chunks(batch._replace(weight=-by_log_prob, label_smoothing=0.0), senses, True).gradients
-            assert again is not None
-            more = again.times(torch.ones_like(by_log_prob[:1].sum()), features.dtype)
-            result = [b if a is None else a if b is None else a + b for a, b in zip(result, more)]
+        with full_precision(features.device):  # whoever differentiates inside autocast
+            if by_loss is not None:
+                gradients, ctx.gradients = ctx.gradients, None  # given away without a copy; asked again, compute again
+                if gradients is None:
+                    gradients = over_chunks(batch, senses, True).gradients
+                result = gradients.times(by_loss, features.dtype)
+            if by_log_prob is not None:  # somebody uses the log-probabilities themselves: once more, weighted by them
+                again = over_chunks(batch._replace(weight=-by_log_prob, label_smoothing=0.0), senses, True).gradients
+                assert again is not None
+                more = again.times(torch.ones_like(by_log_prob[:1].sum()), features.dtype)
+                result = [b if a is None else a if b is None else a + b for a, b in zip(result, more)]
         return (*result, None, None, None)
 
 

@@ -6,7 +6,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants, mathematics, products_table
+from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants, products_table
 from kerbs_fairseq.functional.backends.dispatch import chunk_size, word_kernels
 from kerbs_fairseq.functional.backends.half_products import product
 from kerbs_fairseq.functional.backends.packed import PackedMatrix, can_pack
@@ -60,13 +60,23 @@ class WordScorer:
         vectors, n = self.senses.vectors, len(features)
         if self.packed is not None and n <= MOST_PACKED_ROWS:
             return self.kernels.word_log_probs(self.packed.products(features), norms)
+        D = product(features, vectors.t(), out=self.table(n))
+        return self.kernels.word_log_probs(D, norms)
+
+    def table(self, n: int) -> Tensor:
+        """Memory for the products of n rows (n, S): on a CPU that of the step before.
+
+        Not on a GPU: torch has its own pool there, other streams may still read a table that is written to again, and
+        a captured graph needs it for as long as it lives, whatever comes after.
+        """
+        vectors = self.senses.vectors
+        if vectors.device.type != "cpu":
+            return products_table(n, len(vectors), vectors)
         table: Optional[Tensor] = getattr(self._memory, "table", None)
-        dtype = mathematics(vectors.dtype)
-        if table is None or len(table) < n or table.device != features.device or table.dtype != dtype:
+        if table is None or len(table) < n:
             with torch.inference_mode(False):  # made there, it could not be written to elsewhere
                 table = self._memory.table = products_table(n, len(vectors), vectors)
-        D = product(features, vectors.t(), out=table[:n])
-        return self.kernels.word_log_probs(D, norms)
+        return table[:n]
 
     def __deepcopy__(self, memo: object) -> "WordScorer":
         return self  # of the state of a search: it does not change, and cannot be copied

@@ -21,7 +21,7 @@ class TritonKernels:
     def __init__(self, senses: Senses, gradient_dtype: Optional[torch.dtype] = None) -> None:
         self.rows, self.most, self.gradient_dtype = senses.index.compressed, senses.index.largest, gradient_dtype
         self.constants = triton.sense_constants(senses.vectors, senses.theta, senses.bias, senses.kernel)
-        self.sums = torch.zeros(4, len(senses.vectors), device=senses.vectors.device)
+        self.sums = torch.zeros(4, len(senses.vectors), dtype=torch.float32, device=senses.vectors.device)
         self._gradient: Optional[Tensor] = None
         self._target: Optional[Tensor] = None
         self._totals: Optional[tuple[triton.Totals, triton.TargetTotals, Optional[triton.WordTotals]]] = None
@@ -33,7 +33,7 @@ class TritonKernels:
     def forward(self, D: Tensor, norms: FeatureNorms, target: Tensor, words: bool) -> ChunkTotals:
         """Keeps the totals for :meth:`backward`, which needs them in the units of the kernels."""
         chunk, rows = self.chunk(D, norms), self.rows
-        self._target = target.int()
+        self._target = target.int().contiguous()
         totals = triton.forward(chunk)
         own = triton.target_logsumexp(chunk, totals.top, rows, self._target, self.most)
         word = triton.word_logsumexp(chunk, totals.top, rows) if words else None

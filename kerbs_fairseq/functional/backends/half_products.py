@@ -34,7 +34,7 @@ def has_out_dtype(device: str, dtype: torch.dtype, adding: bool = False) -> bool
     if device == "cpu":
         return False
     a = torch.zeros(16, 16, device=device, dtype=dtype)
-    rows = torch.zeros(16, 32, device=device).narrow(1, 0, 16)  # as below: into rows with padding
+    rows = torch.zeros(16, 32, device=device, dtype=torch.float32).narrow(1, 0, 16)  # as below: rows with padding
     try:
         if adding:
             torch.addmm(rows, a.t(), a, out_dtype=torch.float32, out=rows)

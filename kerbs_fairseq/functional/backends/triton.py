@@ -86,7 +86,7 @@ def _unfit(device: Optional[torch.device]) -> str:
 def forward(chunk: Chunk, mean: bool = True) -> Totals:
     """The totals of each token, in one sweep; D stays as it is. Without ``mean`` that field is not filled.
 
-    A NaN or an infinite number in D makes the total NaN.
+    A NaN or an infinite number in D makes the total NaN, and so does an infinite |h|.
     """
     n, S = _checked(chunk)
     block = BLOCKS["forward" if chunk.D.dtype == torch.float32 else "forward, half"]

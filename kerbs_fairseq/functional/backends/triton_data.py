@@ -108,7 +108,7 @@ def sense_constants(
     check_kernel(kernel)
     S = len(vectors)
     log2e = 1 / math.log(2)
-    table = torch.zeros(5, padded(S), device=vectors.device)
+    table = torch.zeros(5, padded(S), dtype=torch.float32, device=vectors.device)
     table[0, S:] = -1e30
     if bias is not None:
         table[0, :S] = bias.double() * log2e

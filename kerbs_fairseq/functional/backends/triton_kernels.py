@@ -24,6 +24,8 @@ LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 NEVER = tl.constexpr(-1e30)  # finite: the difference of two infinite scores is not a number
 LOWEST = tl.constexpr(-1e38)
 POLYNOMIAL_BELOW = tl.constexpr(0.75)
+# differ from batch to batch: Triton would compile a kernel anew for 1, for multiples of 16 and for all others
+CHANGING = ("n", "n_parts", "n_pairs", "rows_per_part")
 
 
 @triton.jit
@@ -83,7 +85,7 @@ def below(F, slope, bias, top):
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def forward_kernel(
     D, D_stride, h_norm, h_inverse, constants, constants_width, n, S, width, parts, columns_per_part,
     KERNEL: tl.constexpr, MEAN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
@@ -125,7 +127,7 @@ def forward_kernel(
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def combine_parts_kernel(
     parts, n_parts, n, h_inverse, top_out, total_out, mean_out, MEAN: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -145,15 +147,16 @@ def combine_parts_kernel(
         if MEAN:
             mean = mean * shrink + tl.load(at + 2 * n, mask=in_rows, other=0.0) * part_shrink
         top = higher
+    inverse = tl.load(h_inverse + rows, mask=in_rows, other=1.0)
+    total = tl.where(inverse == 0.0, float("nan"), total)  # |h| is infinite: cosines of 0 would make numbers of it
     tl.store(top_out + rows, top, mask=in_rows)
     tl.store(total_out + rows, total, mask=in_rows)
     if MEAN:
-        inverse = tl.load(h_inverse + rows, mask=in_rows, other=0.0)
         tl.store(mean_out + rows, mean * inverse * LN2, mask=in_rows)
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def backward_kernel(
     D, D_stride, h_norm, h_inverse, constants, constants_width, dD, dD_stride, n, S, width, top, scale, target,
     target_top, target_total, target_weight, sense_to_word, smooth, word_log2, word_stride, parts, rows_per_part,
@@ -231,7 +234,7 @@ def backward_kernel(
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def add_sums_kernel(
     parts, n_parts, S, constants_width, w_inverse, sums, WANTED: tl.constexpr, COLS: tl.constexpr,
 ):
@@ -254,7 +257,7 @@ def add_sums_kernel(
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def words_kernel(
     D, D_stride, h_norm, h_inverse, constants, constants_width, n, V, top, total, order, offsets, most, out,
     out_stride, parts, KERNEL: tl.constexpr, LOG_PROBS: tl.constexpr, SUMS: tl.constexpr, ROWS: tl.constexpr,
@@ -312,7 +315,7 @@ def words_kernel(
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def pairs_kernel(
     D, D_stride, h_norm, h_inverse, constants, constants_width, n, n_pairs, top, total, order, offsets, words, out,
     out_stride, mean_out, top_out, total_out, scores, scores_stride, KERNEL: tl.constexpr, LISTED: tl.constexpr,
