@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from commands import SMALL_LSTM_LM, SMALL_TRANSFORMER, run, start, train, twin
+from hypothesis import given
+from hypothesis import strategies as st
 from synthetic_runs import WORDS, checkpoint
 
 from kerbs_fairseq.functional.kernel import released_theta
 from kerbs_fairseq.inspection import command as inspect
 from kerbs_fairseq.inspection import contexts, findings
 from kerbs_fairseq.inspection.learned import load
+from kerbs_fairseq.inspection.pieces import highlighted, mark_of
 from kerbs_fairseq.runs.checkpoint import Code, fingerprint
 from kerbs_fairseq.runs.errors import UserError
 
@@ -22,6 +25,27 @@ def test_words_by_number_of_senses(synthetic: Path) -> None:
     assert {n: line["words"] for n, line in lines.items()} == {1: 1, 2: 2, 3: 1}
     assert lines[2]["samples"] == ["the", "river"]  # the more frequent first
     assert lines[3]["samples"] == ["bank"]
+
+
+@given(st.lists(st.text("abc'", min_size=1, max_size=4), min_size=1, max_size=8), st.data())
+def test_subwords_are_shown_as_text(words: list[str], data: st.DataObject) -> None:
+    cuts = [data.draw(st.integers(1, len(word))) for word in words]
+    parts = [[word[:cut], word[cut:]] if word[cut:] else [word] for word, cut in zip(words, cuts)]
+    styles = {
+        "▁": [f"▁{part}" if i == 0 else part for word in parts for i, part in enumerate(word)],
+        "@@": [f"{part}@@" if i + 1 < len(word) else part for word in parts for i, part in enumerate(word)],
+        "": words,
+    }
+    for mark, pieces in styles.items():
+        assert mark_of([*pieces, "x"]) in (mark, "")
+        position = data.draw(st.integers(0, len(pieces) - 1))
+        text = highlighted([*pieces, "</s>"], position, mark)
+        assert text.replace("»", "").replace("«", "") == " ".join(words)
+        assert f"»{pieces[position].strip('▁').removesuffix('@@')}«" in text
+    assert mark_of(["▁a", "b@@"]) == "▁"
+    assert mark_of(["a", "b@@"]) == "@@"
+    assert highlighted(["▁to", "</s>"], 1, "▁") == "to »</s>«"
+    assert highlighted(["▁to", "▁"], 1, "▁") == "to »▁«"
 
 
 def test_movers_are_counted_from_the_first_allocation(synthetic: Path) -> None:

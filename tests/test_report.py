@@ -12,11 +12,22 @@ from kerbs_fairseq.inspection.findings import rank_correlation
 from kerbs_fairseq.inspection.learned import load
 from kerbs_fairseq.report import compare, plots
 from kerbs_fairseq.report.album import of_widths, of_words
-from kerbs_fairseq.report.drawing import INK, PALETTE, Picture, axes, inline, style
+from kerbs_fairseq.report.drawing import INK, MARKERS, PALETTE, Picture, axes, colour, inline, marker, style
 from kerbs_fairseq.report.gather import gather
 from kerbs_fairseq.report.spaces import Contexts, Kept, candidates, main_axes
 from kerbs_fairseq.report.vocabulary import vocabulary
 from kerbs_fairseq.runs.checkpoint import parameters
+
+# --- plots
+
+
+def test_many_senses_are_told_apart() -> None:
+    looks = [(colour(i), marker(i)) for i in range(len(PALETTE) * len(MARKERS))]
+    assert len(set(looks)) == len(looks)
+    for senses in range(1, 65):
+        assert sum(fewest <= senses <= most for fewest, most in plots.SENSE_GROUPS) == 1
+    assert len(plots.SENSE_GROUPS) <= len(PALETTE)
+
 
 # --- runs
 

@@ -150,8 +150,9 @@ def test_a_trained_model_has_every_part(reported: Path, corpus: Path) -> None:
     assert sum(sense[5] for sense in words["the"]) == sum(line.split().count("the") for line in lines)
     for sense in words["the"]:
         for sentence, position, _ in sense[6]:
-            assert data["sentences"][sentence].split()[position] == "the"
-            shown = data["sentences"][sentence].removesuffix(" </s>")
+            pieces = data["sentences"][sentence].split("\t")
+            assert pieces[position].strip() == "the"
+            shown = "".join(pieces).strip()
             assert shown in lines or "<unk>" in shown
     assert "kerbs-senses" in text
     assert "Left out" not in text.partition("Training curves of transformer")[0].partition("<main>")[0]

@@ -11,7 +11,7 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,6 +21,7 @@ from rich.text import Text
 
 from kerbs_fairseq.inspection import findings
 from kerbs_fairseq.inspection.learned import Learned, load
+from kerbs_fairseq.inspection.pieces import highlighted, mark_of
 from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console, visible
 
@@ -80,20 +81,17 @@ def add_contexts(words: list[dict[str, Any]], model: Learned, args: argparse.Nam
     import_code(model.code, args.user_dir, args.trust)
     at = {model.find(word["word"]): word for word in words}
     senses = {sense["sense"]: sense for word in words for sense in word["senses"]}
+    mark = mark_of(model.words)
     for sense in senses.values():
         sense["contexts"], sense["meant"] = [], 0
     for seen in occurrences(args.checkpoint, args.data, args.split, list(at)):
         sense = senses[seen.sense]
         sense["meant"] += 1
-        sense["contexts"].append({"probability": seen.probability, "text": marked(seen.sentence, seen.position)})
+        sense["contexts"].append(
+            {"probability": seen.probability, "text": highlighted(seen.sentence, seen.position, mark)}
+        )
     for sense in senses.values():
         sense["contexts"] = sorted(sense["contexts"], key=lambda c: -c["probability"])[: args.contexts]
-
-
-def marked(sentence: Sequence[str], position: int) -> str:
-    """The sentence with the word in question between » and «."""
-    words = [f"»{word}«" if i == position else word for i, word in enumerate(sentence)]
-    return " ".join(word for word in words if word != "</s>")
 
 
 # --- the terminal

@@ -76,8 +76,8 @@ def colour(number: int) -> str:
 
 
 def marker(number: int) -> str:
-    """One for each colour, for those who see none."""
-    return MARKERS[number % len(MARKERS)]
+    """One for each colour, for those who see none; with the next round of colours each has another one."""
+    return MARKERS[(number + number // len(PALETTE)) % len(MARKERS)]
 
 
 def plain_numbers(axis: Any, steps: Sequence[float] = (1,)) -> None:

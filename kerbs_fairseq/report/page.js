@@ -76,9 +76,11 @@
 
   const example = ([sentence, position, probability]) => {
     const line = make("p", { className: "example", title: `probability of the sense: ${probability}` });
-    data.sentences[sentence].split(" ").forEach((word, i) => {
-      if (word === "</s>") return;
-      line.append(i === position ? make("mark", { textContent: word }) : word, " ");
+    data.sentences[sentence].split("\t").forEach((piece, i) => {
+      if (i !== position) return line.append(piece);
+      const word = piece.trim();
+      const at = piece.indexOf(word);
+      line.append(piece.slice(0, at), make("mark", { textContent: word }), piece.slice(at + word.length));
     });
     return line;
   };

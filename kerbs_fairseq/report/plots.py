@@ -20,6 +20,7 @@ from kerbs_fairseq.report.spaces import Contexts, main_axes
 QUANTILES = (0.05, 0.5, 0.95)
 ENOUGH = 5  # contexts of a word whose spread means something
 MOST_POINTS = 1500
+SENSE_GROUPS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 8), (9, math.inf))  # of words by their number of senses
 PARTS = 25  # of the time in which senses move
 
 
@@ -158,11 +159,14 @@ def theta_by_spread(model: Learned, contexts: Contexts) -> Figure:
     figure, ax = axes()
     words = torch.tensor(spread_words(contexts))
     of_word = model.word_theta()
-    for n in range(1, int(model.numbers.max()) + 1):
-        its = words[model.numbers[words] == n]
+    for number, (fewest, most) in enumerate(SENSE_GROUPS):
+        its = words[(model.numbers[words] >= fewest) & (model.numbers[words] <= most)]
         if len(its):
-            look: dict[str, Any] = {"c": colour(n - 1), "marker": marker(n - 1), "alpha": 0.75, "lw": 0}
-            ax.scatter(contexts.spread[its], of_word[its], s=14, label=str(n), **look)
+            name = (
+                str(fewest) if fewest == most else f"{fewest} to {most}" if math.isfinite(most) else f"{fewest} or more"
+            )
+            look: dict[str, Any] = {"c": colour(number), "marker": marker(number), "alpha": 0.75, "lw": 0}
+            ax.scatter(contexts.spread[its], of_word[its], s=14, label=name, **look)
     ax.set_xlabel("spread of a word's contexts")
     ax.set_ylabel("θ of the word")
     ax.legend(title="senses", loc="center left", bbox_to_anchor=(1, 0.5))

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from kerbs_fairseq.inspection.findings import by_frequency
 from kerbs_fairseq.inspection.learned import SPECIAL, Learned
+from kerbs_fairseq.inspection.pieces import mark_of, spaced
 
 EXAMPLES = 3  # sentences for a sense
 FEWEST, MOST_KEPT = 3, 400  # contexts of a word for a plot
@@ -41,7 +42,7 @@ class Contexts:
     times: Tensor  # (V,): how often each word is a target
     spread: Tensor  # (V,): 1 − length of the mean direction; 0 if all contexts point the same way, towards 1 if apart
     meant: Tensor  # (S,): how often each sense is the likely one
-    sentences: list[str]
+    sentences: list[str]  # pieces of text with a tab between them
     examples: dict[int, list[tuple[int, int, float]]]  # of a sense: (sentence, word of it, probability), best first
     kept: dict[int, Kept]  # of words that may be plotted
 
@@ -96,7 +97,7 @@ def read_contexts(
         split, 0, True, torch.zeros(model.n_words), torch.zeros(model.n_words),
         torch.zeros(len(model.sense_to_word)), [], {}, {word: Kept() for word in keep},
     )  # fmt: skip
-    mean = torch.zeros(model.n_words, model.vectors.size(1))
+    mean, mark = torch.zeros(model.n_words, model.vectors.size(1)), mark_of(model.words)
     for batch in reader.batches(BATCH, shuffle=True):
         if result.tokens >= tokens:
             result.whole = False
@@ -114,13 +115,13 @@ def read_contexts(
                 kept.features.append(matches.features[its].clone())
                 kept.senses.append(matches.senses[its])
                 kept.number += int(its.sum())
-        add_examples(result, reader, batch, matches)
+        add_examples(result, reader, batch, matches, mark)
         progress(min(1.0, result.tokens / tokens))
     result.spread = 1 - (mean / result.times.clamp_min(1).unsqueeze(1)).norm(dim=1)
     return result
 
 
-def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], matches: Any) -> None:
+def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], matches: Any, mark: str) -> None:
     """Keep the likeliest sentences for each sense; a sentence that many share is kept once."""
     from kerbs_fairseq.inspection.contexts import AROUND, around
 
@@ -141,7 +142,7 @@ def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], matches: 
             words, position = around(words, position)
         if key not in texts:
             texts[key] = len(result.sentences)
-            result.sentences.append(" ".join(words))
+            result.sentences.append("\t".join("" if word == "</s>" else spaced(word, mark) for word in words))
         examples.append((texts[key], position, probabilities[i]))
         examples.sort(key=lambda example: -example[2])
         del examples[EXAMPLES:]
