@@ -21,7 +21,7 @@ from kerbs_fairseq.evaluation import command
 from kerbs_fairseq.evaluation.diversity import distinct, diversity, share_of_most_frequent
 from kerbs_fairseq.evaluation.pages import NOTHING, fill, filled
 from kerbs_fairseq.evaluation.paper import TASKS
-from kerbs_fairseq.evaluation.results import data_of, gather, read_results
+from kerbs_fairseq.evaluation.results import are_results, data_of, gather, read_results
 from kerbs_fairseq.evaluation.runs import Run, of_training
 from kerbs_fairseq.evaluation.significance import paired_t_test
 from kerbs_fairseq.evaluation.table import commands, markdown_of, summary
@@ -294,6 +294,21 @@ def test_the_tables_of_results(evaluated: Path) -> None:
     assert text.count("recipes/") == 2, "one command for all cells to train, one to evaluate"
     assert commands(results)[0].endswith("train.sh CELL --out out/dialog --seed SEED --scale small -- --lr RATE")
     assert commands(results)[1].endswith("--lenpen LENPEN")
+
+
+def test_speed_is_that_of_runs_on_an_idle_machine(evaluated: Path) -> None:
+    for cell, seconds in (("seq2seq-softmax", 0.2), ("seq2seq-kerbs", 0.25)):
+        folder = evaluated_run(evaluated, f"{cell}+time", 1, BAD)
+        scores = json.loads((folder / "scores.json").read_text())
+        (folder / "scores.json").write_text(json.dumps({**scores, "seconds_per_update": seconds}))
+    results = gather("dialog", "dialog_dailydialog", evaluated)
+    assert list(results["cells"]) == ["seq2seq-softmax", "seq2seq-mos", "seq2seq-kerbs"], "they have no rows"
+    assert results["cells"]["seq2seq-kerbs"]["timed"] == {"1": {"seconds_per_update": 0.25, "tokens_per_second": 100.0}}
+    lines = {line.split("`")[1]: line.split(" | ") for line in markdown_of(results).splitlines()[:6] if "`" in line}
+    assert lines["seq2seq-kerbs"][11:13] == ["1.25×", "1.00×"]
+    assert lines["seq2seq-mos"][11:13] == ["1.00×", "1.00×"], "without a timed run: of the others"
+    results["cells"]["seq2seq-kerbs"]["timed"]["1"]["tokens_per_second"] = "fast"
+    assert not are_results(results)
 
 
 def test_the_summary(evaluated: Path) -> None:

@@ -20,6 +20,8 @@ from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import cannot_write, read_json, read_text, write
 
 DIGITS = 6  # significant digits that are kept
+SPEEDS = ("seconds_per_update", "tokens_per_second")
+TIMED = "+time"  # behind the name of a cell: short runs on an idle machine, for speed alone; they have no row
 NOT_SCORES = ("versions", "signature", "signature_of_moses_tokens", "order")
 
 
@@ -37,7 +39,8 @@ def compare(task: Task, system: Sequence[Array], baseline: Sequence[Array]) -> C
 
 def gather(name: str, task_name: str, out: Path, corpus: str = "") -> dict[str, Any]:
     """The evaluated runs below ``out``: scores, commands and comparisons with the softmax, by cell."""
-    task, wanted, runs = TASKS[task_name], references(out), all_runs(out)
+    task, wanted, evaluated = TASKS[task_name], references(out), all_runs(out)
+    runs = [run for run in evaluated if not run.cell.endswith(TIMED)]
     of_cell = {cell: [run for run in runs if run.cell == cell] for cell in task.in_order(run.cell for run in runs)}
     all_scores = [run.scores or {} for of_seeds in of_cell.values() for run in of_seeds]
     judged = {run: statistics(run, task.scorer, wanted) for of_seeds in of_cell.values() for run in of_seeds}
@@ -47,6 +50,7 @@ def gather(name: str, task_name: str, out: Path, corpus: str = "") -> dict[str, 
         cells[cell] = {
             **commands_of(of_seeds, name, task_name),
             "rates": tried_rates(out, cell),
+            "timed": {str(run.seed): speeds_of(run) for run in evaluated if run.cell == f"{cell}{TIMED}"},
             "seeds": {str(run.seed): numbers(run.scores or {}) for run in of_seeds},
             "against_softmax": against(task, of_seeds, baseline, judged),
         }
@@ -100,6 +104,12 @@ def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
     if any(one != commands[0] for one in commands):
         raise UserError(f"{runs[0].folder.parent}: its seeds were made with different options: remove some of them")
     return commands[0]
+
+
+def speeds_of(run: Run) -> dict[str, Any]:
+    """What a run that was made to measure time says of it."""
+    scores = run.scores or {}
+    return numbers({name: scores.get(name) for name in SPEEDS})
 
 
 def tried_rates(out: Path, cell: str) -> dict[str, float]:
@@ -156,7 +166,7 @@ def are_results(results: Any) -> bool:
         fine = results["task"] in TASKS and all(isinstance(results[key], str) for key in ("name", "corpus", "data"))
         fine = fine and all(isinstance(one, str) for one in results["signatures"])
         for cell in results["cells"].values():
-            for scores in cell["seeds"].values():
+            for scores in [*cell["seeds"].values(), *cell.get("timed", {}).values()]:
                 fine = fine and all(isinstance(value, (int, float)) for value in scores.values())
             fine = fine and all(isinstance(cell.get(key, ""), str) for key in ("train", "evaluate", "rate", "lenpen"))
             against = cell.get("against_softmax")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kerbs_fairseq.evaluation.paper import TASKS, Task, baseline_of, name_of
-from kerbs_fairseq.evaluation.results import gather, measure_of
+from kerbs_fairseq.evaluation.results import SPEEDS, gather, measure_of
 from kerbs_fairseq.evaluation.scores import Perplexity
 
 Cell = dict[str, Any]
@@ -25,9 +25,9 @@ def spread(values: Sequence[float]) -> float:
     return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else 0.0
 
 
-def values_of(cell: Optional[Cell], name: str) -> list[float]:
+def values_of(cell: Optional[Cell], name: str, runs: str = "seeds") -> list[float]:
     """One of the scores, of all seeds that have it."""
-    return [scores[name] for scores in cell["seeds"].values() if name in scores] if cell else []
+    return [scores[name] for scores in cell[runs].values() if name in scores] if cell else []
 
 
 def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
@@ -45,8 +45,9 @@ def size_of(cell: Cell) -> str:
 
 
 def ratio(cell: Cell, baseline: Optional[Cell], name: str) -> str:
-    """The mean of a score relative to that of the softmax: 1.18×."""
-    ours, theirs = values_of(cell, name), values_of(baseline, name)
+    """The mean of a speed relative to that of the softmax, 1.18×: of runs made to measure it, if both have them."""
+    timed = bool(cell.get("timed")) and bool(baseline and baseline.get("timed"))
+    ours, theirs = (values_of(one, name, "timed" if timed else "seeds") for one in (cell, baseline))
     if not ours or not theirs:
         return ""
     return f"{sum(ours) / len(ours) / (sum(theirs) / len(theirs)):.2f}×"
@@ -96,7 +97,7 @@ def main_table(results: dict[str, Any], failed: Sequence[str] = ()) -> list[str]
         ours = [mean_and_spread(values_of(cell, measure)) for measure in measures]
         if fell[name]:
             ours[0] = f"{ours[0]}, {fell[name]} failed".removeprefix(", ")
-        speed = [ratio(cell, baseline, key) for key in ("seconds_per_update", "tokens_per_second")]
+        speed = [ratio(cell, baseline, key) for key in SPEEDS]
         settings = [cell.get("rate") or "", *([] if perplexity else [cell.get("lenpen") or ""])]
         of_cell = [f"`{name}`", name_of(name)[1], size_of(cell), paper]
         lines.append(row([*of_cell, *ours, *judged(cell), *speed, *settings]))
