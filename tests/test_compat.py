@@ -130,7 +130,7 @@ def test_numpy_names_in_language_model_data(text: Path, transformer_lm: Path) ->
     assert start(command).returncode == 0
     done = start(command, env=without("numpy-names"))
     assert done.returncode != 0
-    assert "has no attribute 'compat'" in done.stderr
+    assert re.search("has no attribute 'compat'|`np.compat` was removed", done.stderr), "in the words of any numpy 2"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,8 @@ def test_numpy_names_in_language_model_data(text: Path, transformer_lm: Path) ->
 def test_numpy_names_in_data_utils(program: str, answer: str, error: str) -> None:
     assert python(program).stdout.splitlines()[-1] == answer
     done = python(program, without("numpy-names"))
-    assert done.returncode != 0
+    removed = error != "interpolation" or np.lib.NumpyVersion(np.__version__) >= "2.4.0"  # earlier ones warn
+    assert (done.returncode != 0) == removed
     assert error in done.stderr
 
 
