@@ -24,7 +24,7 @@ from kerbs_fairseq.evaluation.paper import TASKS
 from kerbs_fairseq.evaluation.results import are_results, data_of, gather, read_results
 from kerbs_fairseq.evaluation.runs import Run, of_training
 from kerbs_fairseq.evaluation.significance import paired_t_test
-from kerbs_fairseq.evaluation.table import commands, markdown_of, summary
+from kerbs_fairseq.evaluation.table import commands, markdown_of, p_value, summary
 from kerbs_fairseq.runs.checkpoint import NOT_LEARNED
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.logs import seconds_per_update, tokens_per_second
@@ -322,6 +322,20 @@ def test_the_summary(evaluated: Path) -> None:
     assert cells[3] == "5.00 (1)", "the wider softmax that is better on validation"
     assert cells[6].startswith("+")
     assert cells[7] == "+1.29 |"
+    assert (p_value(0.0123), p_value(0.0004)) == ("0.012", "< 0.001")
+
+
+def test_perplexities_are_compared_in_percent() -> None:
+    all_seeds = {"difference": -9.0, "low": -10.0, "high": -8.0, "p": 0.001}
+    cells = {
+        "gru-softmax": {"seeds": {"1": {"ppl": 100.0}, "2": {"ppl": 80.0}}},
+        "gru-kerbs": {
+            "seeds": {"1": {"ppl": 91.0}, "2": {"ppl": 71.0}},
+            "against_softmax": {"all": all_seeds, "seeds": {}, "t_test": None},
+        },
+    }
+    line = summary([{"task": "lm_1b", "corpus": "x", "cells": cells}]).splitlines()[2]
+    assert "| **−10.0 %**: −9.00 [−10.00, −8.00], p 0.001 |" in line
 
 
 END = "<!-- end of results -->\n"

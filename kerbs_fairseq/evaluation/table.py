@@ -58,9 +58,14 @@ def row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 2) -> str:
     """+1.25, −0.40 with a proper minus."""
-    return f"{value:+.2f}".replace("-", "−")
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def p_value(p: float) -> str:
+    """0.012; < 0.001 where three digits would be zeros."""
+    return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
 
 
 def judged(cell: Cell) -> list[str]:
@@ -69,12 +74,12 @@ def judged(cell: Cell) -> list[str]:
     if not against:
         return [""] * 4
     all_seeds, t_test = against["all"], against["t_test"]
-    each = ", ".join(f"{one['p']:.3f}" for one in against["seeds"].values())
+    each = ", ".join(p_value(one["p"]) for one in against["seeds"].values())
     return [
         f"{signed(all_seeds['difference'])} [{signed(all_seeds['low'])}, {signed(all_seeds['high'])}]",
-        f"{all_seeds['p']:.3f}",
+        p_value(all_seeds["p"]),
         each if len(against["seeds"]) > 1 else "",
-        f"{t_test['p']:.3f}" if t_test else "",
+        p_value(t_test["p"]) if t_test else "",
     ]
 
 
@@ -168,10 +173,10 @@ def summary(all_results: Sequence[dict[str, Any]]) -> str:
         "task, corpus, model",
         "measure",
         "softmax",
-        "softmax of that size",
+        "softmax, as many parameters",
         "MoS",
         "KerBS",
-        "",
+        "KerBS − softmax [95 %]",
         "paper's margin",
     ]
     lines = [row(columns), row(["---"] * len(columns))]
@@ -202,9 +207,12 @@ def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
     margin = ""
     if against:
         difference, low, high = (against["all"][key] for key in ("difference", "low", "high"))
-        margin = f"{signed(difference)} [{signed(low)}, {signed(high)}], p {against['all']['p']:.3f}"
+        margin = f"{signed(difference)} [{signed(low)}, {signed(high)}], p {p_value(against['all']['p'])}"
         if against["t_test"]:
-            margin += f", t-test {against['t_test']['p']:.3f}"
+            margin += f", t-test {p_value(against['t_test']['p'])}"
+        if isinstance(task.scorer, Perplexity):
+            softmax = values_of(cells.get(f"{model}-softmax"), name)
+            margin = f"**{signed(100 * difference / (sum(softmax) / len(softmax)), 1)} %**: {margin}"
     paper = [task.figures.get(f"{model}-{arm}") for arm in ("kerbs", "softmax")]
     papers = signed(paper[0] - paper[1]) if paper[0] is not None and paper[1] is not None else "–"
     return [f"{task.title.lower()}, {results['corpus']}, {model}", task.measure, *shown, margin, papers]
