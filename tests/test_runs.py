@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import functools
 import importlib
+import io
 import os
 import pickle
 import signal
@@ -15,7 +16,7 @@ import sys
 import tarfile
 import time
 from collections import OrderedDict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Callable
 
 import numpy as np
@@ -120,6 +121,14 @@ def test_all_that_fairseq_saves_is_allowed(tmp_path: Path, new_format: bool) -> 
     loaded.state["args"] = None
     assert loaded.options("model") == {"_name": "lstm", "sizes": [1, 2.5, None, "x"]}
     assert loaded.state["extra_state"] == state["extra_state"]
+
+
+def test_paths_of_every_python_can_be_read() -> None:
+    for module in ("pathlib", "pathlib._local"):  # the second is what Python 3.13 writes
+        file = io.BytesIO(f"c{module}\nPurePosixPath\n(Vx\ntR.".encode())
+        assert schema.Unpickler(file).load() == PurePosixPath("x")
+    with pytest.raises(UserError, match="pathlib.Path"):
+        schema.Unpickler(io.BytesIO(b"cpathlib._local\nPath\n.")).load()
 
 
 def test_what_torch_would_read_in_another_way_is_refused(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ class Unpickler(pickle.Unpickler):
         """The class or function that the file asks for."""
         if module == "__builtin__":  # as Python 2 has it, and protocols of its time
             module, name = "builtins", {"long": "int", "unicode": "str"}.get(name, name)
+        if module == "pathlib._local":  # as Python 3.13 has it, and no other version
+            module = "pathlib"
         if name not in ALLOWED.get(module, ()):
             raise Refused(f"{module}.{name}")
         return super().find_class(module, name)
