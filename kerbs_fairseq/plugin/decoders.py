@@ -217,7 +217,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     def build_head(self, args: Any, task: Any, dictionary: Any) -> None:
         """Take the softmax away and put KerBS there, with senses that start from the vectors of the softmax."""
         name, weight, bias = projection_of(self)  # type: ignore[arg-type]
-        given = resolve(args)
+        given, loaded = resolve(args)
         if getattr(self, "share_input_output_embed", False):
             self.explain_sharing(args)
         check_options(args, given)
@@ -241,7 +241,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
                 bias_rate=args.kerbs_bias_rate,
                 counts=None if counts is None else counts.counts,
                 power=args.kerbs_power,
-                min_count=args.kerbs_min_count,
+                min_count=0.0 if loaded else args.kerbs_min_count,  # the checkpoint has the numbers that it led to
                 single=[dictionary.bos(), dictionary.pad(), dictionary.unk()],
                 word_vectors=weight.detach(),
                 word_bias=bias,
