@@ -3,10 +3,11 @@
 import argparse
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, models, tasks
+from fairseq import checkpoint_utils, models, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from inprocess import (
     FAMILIES,
@@ -200,6 +201,29 @@ def test_the_seed_decides_the_first_allocation_unless_another_is_given(data_for)
     ]
     assert maps[0] != maps[1]
     assert maps[1] == maps[2] == maps[3]
+
+
+def test_what_pruning_does_not_prune_is_said(data_for, caplog: pytest.LogCaptureFixture) -> None:
+    def prepared(prefix: str, share: str = "") -> Any:
+        run = prepare(data_for("lstm"), "lstm", f"--arch {prefix}lstm")
+        caplog.clear()
+        command = f"data --path model.pt {share and f'--kerbs-prune {share}'}"
+        args = options.parse_args_and_arch(options.get_generation_parser(), command.split())
+        if prefix == "kerbs_":
+            head = run.model.decoder.head
+            head.statistics.updates.add_(1)
+            head.statistics.usage.fill_(float(share == "0.9"))
+        run.model.prepare_for_inference_(convert_namespace_to_omegaconf(args))
+        return run.model
+
+    for prefix in ("", "mos_"):
+        prepared(prefix, "0.9")
+        assert "--kerbs-prune has no effect: the model has no senses" in caplog.text
+    assert prepared("kerbs_", "0.8").decoder.head.prune == 0
+    assert "--kerbs-prune has no effect: the model has no statistics of its senses" in caplog.text
+    assert prepared("kerbs_", "0.9").decoder.head.prune == 0.9
+    assert "--kerbs-prune 0.9 leaves out" in caplog.text
+    assert prepared("kerbs_").decoder.head.prune == 0  # what an earlier command of this process asked for is over
 
 
 @pytest.mark.parametrize("how", ["random", "uniform", "frequency"])

@@ -200,7 +200,8 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
         decoder, state = _SEARCH.get()
-        if decoder is not self or state is None or torch.is_grad_enabled() or self.head.reference:
+        plain = torch.is_grad_enabled() or (self.head.reference and not self.head.prune)
+        if decoder is not self or state is None or plain:
             return LogProbs.of(self.head.log_prob(features))
         name = self._get_full_incremental_state_key(SCORER)
         if name not in state:
