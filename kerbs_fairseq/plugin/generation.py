@@ -1,10 +1,10 @@
 """``--kerbs-prune SHARE`` of fairseq-generate, -interactive and -eval-lm: leave out senses that training did not use.
 
-A word loses its least used senses as long as they had, together, at most SHARE of the word's usage in training. Usage is
-Σ P(sense) over the occurrences of the word as a target, a mean in which the last 1/β updates count most. So SHARE is an
-estimate of how much the summed P(word) falls on the contexts of the training. On those that the usage was counted from,
-with the weights of that time, it falls by no more, if no sense of the word has moved since: a move sets the usage of a
-sense to a mean (``keep``) or to a half (``split``). No word is sure to lose as little on other contexts.
+A word loses its least used senses as long as they had, together, at most SHARE of the word's usage in training. Usage
+is Σ P(sense) over the occurrences of the word as a target, a mean in which the last 1/β updates count most. So SHARE is
+an estimate of how much the summed P(word) falls on the contexts of the training. On those that the usage was counted
+from, with the weights of that time, it falls by no more, if no sense of the word has moved since: a move sets the usage
+of a sense to a mean (``keep``) or to a half (``split``). No word is sure to lose as little on other contexts.
 """
 
 import argparse
