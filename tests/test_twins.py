@@ -243,8 +243,11 @@ def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
 
 
 @pytest.mark.parametrize("base", ["lstm_lm", "transformer_lm"])
-def test_a_trained_model_needs_no_counts(text: Path, base: str, tmp_path: Path) -> None:
+def test_a_trained_model_needs_no_counts(
+    text: Path, base: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where it is used there may be no training data, and a dictionary of words that all have the count 1."""
+    caplog.set_level("INFO")
     minimum = "--kerbs-min-count 40"
     run = prepare(text, base, f"--arch kerbs_{base} --optimizer sgd --lr 0.1 {minimum}")
     training = trainer(run)
@@ -253,11 +256,15 @@ def test_a_trained_model_needs_no_counts(text: Path, base: str, tmp_path: Path) 
     words = (text / "dict.txt").read_text(encoding="utf-8")
     (tmp_path / "dict.txt").write_text(re.sub(r" \d+$", " 1", words, flags=re.M), encoding="utf-8")
     loaded, *_ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "model.pt")], {"data": str(tmp_path)})
-    senses = (model.decoder.head.senses.senses_per_word() for model in (run.model, loaded[0]))
+    senses = [model.decoder.head.senses.senses_per_word() for model in (run.model, loaded[0])]
     assert torch.equal(*senses)
+    asked = 3 + round(1.5 * (len(senses[0]) - 3))
+    assert f"{asked} senses asked for, {senses[0].sum()} allocated" in caplog.text
+    assert "counts of the dictionary" not in caplog.text
     cfg = convert_namespace_to_omegaconf(parse(tmp_path, base, f"--arch kerbs_{base} {minimum}"))
     with pytest.raises(ValueError, match="no word occurs 80 times"):  # but a new training needs them
         tasks.setup_task(cfg.task).build_model(cfg.model)
+    assert caplog.text.count("senses are allocated by the counts of the dictionary") == 1
 
 
 @pytest.mark.parametrize(
@@ -282,6 +289,13 @@ def test_a_trained_model_needs_no_counts(text: Path, base: str, tmp_path: Path) 
         ("--kerbs-bias none --kerbs-bias-rate 2", "--kerbs-bias-rate has no effect with --kerbs-bias none"),
         ("--kerbs-kernel dot --kerbs-theta-rate 2", "--kerbs-theta-rate has no effect with --kerbs-kernel dot"),
         ("--kerbs-strategy loss --kerbs-threshold -5", "--kerbs-threshold has no effect with --kerbs-strategy loss"),
+        ("--kerbs-senses 1 --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-senses 1: .* exactly 1"),
+        ("--kerbs-senses 4 --kerbs-max-senses 4 --kerbs-min-count 2", "--kerbs-min-count has no effect .* exactly 4"),
+        ("--kerbs-power 11", "power of the count is 11: it must be from 0 to 10"),
+        ("--kerbs-theta-rate inf", "rates of inf for θ and 1 for the bias: from 1e-06 to 1e\\+06 are possible"),
+        ("--kerbs-theta-rate 1e14", "rates of 1e\\+14 for θ"),
+        ("--kerbs-bias-rate 1e-7", "rates of 1 for θ and 1e-07 for the bias"),
+        ("--kerbs-split-noise inf", "--kerbs-split-noise inf: it must be 0 or more, and finite"),
         (f"{ALL_OF_THE_PAPER} --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-init random and"),
         ("--adaptive-softmax-cutoff 50,100", "an adaptive softmax"),
         ("--label-smoothing -0.1", "--label-smoothing -0.1: it must be at least 0 and below 1"),

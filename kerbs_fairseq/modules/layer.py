@@ -97,6 +97,9 @@ class KernelizedBayesianSoftmax(nn.Module):
             if given is not None and tuple(given.shape) != shape:
                 raise ValueError(f"{name} has the shape {tuple(given.shape)}, and {shape} is needed")
         init = init or ("random" if counts is None else "frequency")
+        for name, value, unused in (("power", power, 1.0), ("min_count", min_count, 0.0)):
+            if init != "frequency" and value != unused:
+                raise ValueError(f"{name} has no effect with init={init!r}: it is of init='frequency', with counts")
         numbers = initial_senses(n_words, senses, min_senses, max_senses, init, counts, single, seed, power, min_count)
         sense_to_word = map_of(numbers)
         vectors = initial_vectors(word_vectors.detach(), sense_to_word, init_vectors, seed + 1)

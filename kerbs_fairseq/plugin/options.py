@@ -1,7 +1,7 @@
 """The options that ``kerbs_X`` and ``mos_X`` add to those of X, for argparse and for hydra alike."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Optional
@@ -201,16 +201,20 @@ class StartOptions(NamedTuple):
     noise: Optional[float]
     split: str
     seed: int
+    useless: tuple[str, ...] = ()  # options that were given, and have no effect there
 
     @classmethod
-    def of(cls, args: Any) -> "StartOptions":
-        """From ``--kerbs-start-…``, or a refusal."""
+    def of(cls, args: Any, given: Sequence[str] = ()) -> "StartOptions":
+        """From ``--kerbs-start-…``, or a refusal; ``given`` are the options that were given."""
         noise, split = args.kerbs_start_noise, str(args.kerbs_start_split)
         if noise is not None and not 0 <= noise < float("inf"):
             refuse(f"--kerbs-start-noise {noise:g}: it must be 0 or more")
         if noise == 0 and split == "contexts":
             refuse(f"--kerbs-start-split {split} has no effect with --kerbs-start-noise 0: leave it out")
-        return cls(noise, split, args.kerbs_seed + 1)
+        # a preset without biases needs one to be asked for
+        needed = PRESETS[str(args.kerbs_preset)]["kerbs_bias"] == "none"
+        useless = ("kerbs_init_vectors",) if needed else ("kerbs_init_vectors", "kerbs_bias")
+        return cls(noise, split, args.kerbs_seed + 1, tuple(name for name in useless if name in given))
 
 
 RESOLVED = "kerbs_resolved"  # in settings whose options have all been given their values
