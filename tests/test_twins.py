@@ -212,7 +212,7 @@ def test_what_pruning_does_not_prune_is_said(data_for, caplog: pytest.LogCapture
         if prefix == "kerbs_":
             head = run.model.decoder.head
             head.statistics.updates.add_(1)
-            head.statistics.usage.fill_(float(share == "0.9"))
+            head.statistics.usage.fill_(float(share != "0.8"))
         run.model.prepare_for_inference_(convert_namespace_to_omegaconf(args))
         return run.model
 
