@@ -54,7 +54,7 @@ def measure(tokens: int, features: int, words: int, every: int, rounds: int) -> 
     head = KernelizedBayesianSoftmax(features, words, counts=frequency * 1e7)
     args = KerbsOptions()
     args.kerbs_reallocate_every, args.kerbs_reallocate_after = every, 0
-    hook = UpdateHook.from_options(args, resolve(args))
+    hook = UpdateHook.from_options(args, resolve(args).given)
     adam = argparse.Namespace(lr=[1e-3], adam_betas="(0.9, 0.999)", adam_eps=1e-8, weight_decay=0.0)
     adam.use_old_adam, adam.tpu, adam.fp16_adam_stats, adam.distributed_world_size = True, False, False, 1
     optimizer = FairseqAdam(adam, list(head.parameters()))

@@ -73,7 +73,7 @@ def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -
     dot = Senses(kerbs.vectors, None, kerbs.bias, kerbs.index, "dot")
     unbiased = Senses(kerbs.vectors, kerbs.theta, None, kerbs.index)
     few, _ = senses_of(case._replace(ratio=1.125, most=32))
-    many, _ = senses_of(case._replace(most=64))
+    at_most_4, at_most_64 = (senses_of(case._replace(most=most))[0] for most in (4, 64))  # as many senses in all
     one, _ = senses_of(case._replace(ratio=1.0))
     h = (functional.normalize(torch.randn(case.tokens, case.features)) * norm).requires_grad_()
     w = torch.randn(case.words, case.features).mul_(case.features**-0.5).requires_grad_()
@@ -82,7 +82,7 @@ def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -
     S, chunk = len(kerbs.vectors), dispatch.chunk_size(kerbs.vectors)
 
     def learn(loss: Tensor) -> None:
-        leaves = [x for s in (kerbs, few, many, one) for x in (s.vectors, s.theta, s.bias)]
+        leaves = [x for s in (kerbs, few, at_most_4, at_most_64, one) for x in (s.vectors, s.theta, s.bias)]
         for x in (h, w, *leaves, *mos.parameters()):
             if x is not None:
                 x.grad = None
@@ -123,7 +123,8 @@ def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -
         "KerBS": layer(kerbs),
         "KerBS, 1.125 senses per word": layer(few),
         "KerBS, 1 sense per word": layer(one),
-        "KerBS, at most 64 senses": layer(many),
+        "KerBS, at most 4 senses of a word": layer(at_most_4),
+        "KerBS, at most 64 senses of a word": layer(at_most_64),
         "KerBS, dot": layer(dot),
         "KerBS, no bias": layer(unbiased),
         "KerBS in plain torch": plain_torch,

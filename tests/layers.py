@@ -12,9 +12,10 @@ D, V, N = 6, 20, 9
 
 def layer(**options: Any) -> KernelizedBayesianSoftmax:
     made = KernelizedBayesianSoftmax(D, V, **{"init_vectors": "random", **options})
-    if made.senses.theta_raw is not None:
-        with torch.no_grad():
-            made.senses.theta_raw.normal_(generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        for seed, parameter in ((2, made.senses.theta_raw), (3, made.senses.bias_raw)):
+            if parameter is not None:
+                parameter.normal_(generator=torch.Generator().manual_seed(seed))
     return made
 
 

@@ -207,6 +207,7 @@ def test_an_old_checkpoint_with_args(transformer: Path, pairs: Path, tmp_path: P
         ("stock.pt out.pt --approximate", "--approximate has no effect without --to-softmax"),
         ("kerbs.pt out.pt --to-softmax --senses 2", "--kerbs-senses has no effect with --to-softmax"),
         ("stock.pt out.pt --senses 99", "99 senses per word are outside the bounds"),
+        ("stock.pt out.pt --senses 1 --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-senses 1"),
         ("stock.pt out.pt --data joined", "has 344 words and the dictionary here has 680"),
     ],
 )

@@ -136,7 +136,7 @@ def test_without_noise_a_twin_predicts_what_the_stock_model_does(
     assert difference(stock, twin) <= 1e-5
 
 
-@pytest.mark.parametrize("options", ["--kerbs-bias log --kerbs-bias-rate 3", "--kerbs-kernel dot --kerbs-init uniform"])
+@pytest.mark.parametrize("options", ["--kerbs-bias-rate 3", "--kerbs-kernel dot --kerbs-init uniform"])
 def test_whatever_the_bias_and_the_kernel(text: Path, options: str) -> None:
     stock, twin = both(text, "lstm_lm", "", f"{options} --kerbs-start-noise 0")
     assert difference(stock, twin) <= 1e-5
@@ -202,6 +202,8 @@ def test_the_noise_is_the_most_that_costs_little(text: Path, split: str, caplog:
     ("options", "message"),
     [
         ("--kerbs-bias none", "--kerbs-bias none cannot keep"),
+        ("--kerbs-bias log", "--kerbs-bias has no effect where training starts from a softmax: leave it out"),
+        ("--kerbs-init-vectors clone", "--kerbs-init-vectors has no effect where training starts from a softmax"),
         ("--kerbs-kernel released", "--kerbs-kernel released has no θ"),
         ("--kerbs-theta-init 0.5", "--kerbs-theta-init: a model that starts from a softmax"),
         ("--kerbs-start-noise -1", "--kerbs-start-noise -1: it must be 0 or more"),

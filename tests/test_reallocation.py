@@ -230,6 +230,11 @@ def test_strategy_of_ones_own(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ValueError, match="--kerbs-strategy mine: a special symbol keeps its one sense"):
         update(training, run, 4)
 
+    monkeypatch.setitem(policy.STRATEGIES, "mine", policy.Strategy(mine, renew=False))
+    run = make(pairs, f"{OFTEN} --kerbs-strategy mine --kerbs-split-noise 0.1", preset="")
+    with pytest.raises(ValueError, match="--kerbs-split-noise has no effect with --kerbs-strategy mine"):
+        update(trainer(run), run, 1)
+
 
 def test_log(pairs: Path) -> None:
     run = make(pairs, f"{OFTEN} --kerbs-threshold -0.5 --kerbs-max-senses 5")
@@ -384,6 +389,7 @@ def test_mistakes_are_explained(pairs: Path, options: str, message: str) -> None
         ("--kerbs-decay 0.1", "--kerbs-decay 0.2", "statistics were made with the decay 0.1, not 0.2"),
         ("", "--kerbs-min-senses 2", "has a word with 1 of at least 2 senses"),
         ("", "--kerbs-max-senses 3", "has a word with 4 senses, the model allows 3"),
+        ("", "--kerbs-bias zero", "the checkpoint has no bias for each sense, the model has one"),
     ],
 )
 def test_options_that_contradict_the_checkpoint(pairs: Path, saved: str, loaded: str, message: str) -> None:

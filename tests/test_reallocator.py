@@ -165,7 +165,11 @@ def test_mistakes_are_explained() -> None:
         ({"every": -1}, "every -1: a number of updates"),
         ({"after": 10, "until": 9}, "until 9: not before after"),
         ({"threshold": 1.0}, "log P is never above 0"),
-        ({"split_noise": -1.0}, "split noise of -1"),
+        ({"moved_vector": "split", "split_noise": -1.0}, "split noise of -1"),
+        ({"moved_vector": "split", "split_noise": math.inf}, "split noise of inf"),
+        ({"split_noise": 0.1}, "split_noise has no effect with moved_vector='keep'"),
+        ({"strategy": "loss", "threshold": -5.0}, "threshold has no effect with strategy='loss'"),
+        ({"strategy": "loss", "power": -1.0}, "power of the count is -1"),
     ):
         with pytest.raises(ValueError, match=message):
             Reallocator(module, optimizer, **options)

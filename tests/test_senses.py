@@ -287,7 +287,8 @@ def test_words_of_equal_counts_get_senses_in_an_order_that_the_seed_decides() ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"power": -1.0}, "power of the count is -1: it must be 0 or more"),
+        ({"power": -1.0}, "power of the count is -1: it must be from 0 to 10"),
+        ({"power": 1000.0}, "power of the count is 1000"),
         ({"min_count": -1.0}, "minimum count per sense is -1"),
         ({"min_count": 51.0}, "no word occurs 102 times"),
         ({"counts": torch.ones(3)}, "counts of 3 words"),
@@ -298,6 +299,12 @@ def test_an_allocation_that_cannot_be_is_refused(options: dict[str, Any], messag
     with pytest.raises(ValueError, match=message):
         initial_senses(**{"n_words": 4, "ratio": 1.5, "how": "frequency", "counts": torch.tensor([1, 2, 3, 100])}
                        | options)  # fmt: skip
+
+
+def test_a_layer_without_counts_refuses_what_only_counts_can_use() -> None:
+    for options in ({"power": 0.5}, {"min_count": 2.0}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} has no effect with init='random'"):
+            KernelizedBayesianSoftmax(6, 4, senses=2, **options)
 
 
 def test_a_minimum_count_may_leave_fewer_senses_than_were_asked_for() -> None:

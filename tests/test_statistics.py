@@ -1,6 +1,7 @@
 """Accuracy of words and usage of senses: against loops over tokens in float64, and who is counted when."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -13,11 +14,15 @@ from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.statistics import SenseStatistics
 
 V, D = 7, 5
-NAMES = ("log_accuracy", "usage", "tokens", "prob", "sense_prob")
+NAMES = ("log_accuracy", "usage", "tokens", "prob", "nll", "sense_prob")
 
 
 def layer(**more: object) -> KernelizedBayesianSoftmax:
-    return KernelizedBayesianSoftmax(D, V, senses=2, theta_init=0.5, init_vectors="random", chunk=3, **more)
+    options = {"theta_init": 0.5, "chunk": 3, **more}
+    module = KernelizedBayesianSoftmax(D, V, senses=2, init_vectors="random", **options)
+    with torch.no_grad():
+        module.senses.bias_raw.normal_(generator=torch.Generator().manual_seed(9))
+    return module
 
 
 def batch(seed: int, n: int = 11) -> tuple[Tensor, Tensor]:
@@ -42,12 +47,13 @@ def naively(module: KernelizedBayesianSoftmax, updates: list[list[tuple[Tensor, 
         sums["log_accuracy"] = [(1 - beta) * x for x in sums["log_accuracy"]]
         sums["usage"] = [(1 - beta) * x for x in sums["usage"]]
         for x, y in batches:
-            w, theta = table.vectors.detach().double(), table.theta.detach().double()
-            P = torch.softmax(sense_scores(x.double(), w, theta, table.kernel), 1).tolist()
+            w, theta, b = (part.detach().double() for part in (table.vectors, table.theta, table.bias))
+            P = torch.softmax(sense_scores(x.double(), w, theta, table.kernel, b), 1).tolist()
             for probabilities, word in zip(P, y.tolist()):
                 own = [(j, p) for j, p in enumerate(probabilities) if words[j] == word]
                 total = sum(p for _, p in own)
-                sums["log_accuracy"][word] += float(torch.tensor(total, dtype=torch.float64).log())
+                sums["log_accuracy"][word] += math.log(total)
+                sums["nll"][word] -= math.log(total)
                 sums["tokens"][word] += 1
                 sums["prob"][word] += total
                 for j, p in own:
@@ -67,11 +73,8 @@ def assert_equal(module: KernelizedBayesianSoftmax, expected: dict) -> None:
 @pytest.mark.parametrize("reference", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_statistics_are_sums_over_tokens(kernel: str, reference: bool, smoothing: float) -> None:
-    chunk = {} if reference else {"chunk": 3}
-    start = {} if kernel == "dot" else {"theta_init": 0.5}
-    module = KernelizedBayesianSoftmax(
-        D, V, senses=2, kernel=kernel, init_vectors="random", reference=reference, decay=0.3, **chunk, **start
-    )
+    start = {"theta_init": 0.0} if kernel == "dot" else {}
+    module = layer(kernel=kernel, reference=reference, decay=0.3, **start)
     updates = [[batch(1), batch(2, 4)], [batch(3)], [batch(4, 1)]]
     for batches in updates:
         counted(module, *batches, label_smoothing=smoothing)

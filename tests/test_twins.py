@@ -1,21 +1,26 @@
 """Every kind of twin in the registry: a training step, probabilities that sum to 1, a beam search; or a refusal."""
 
 import argparse
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from fairseq import models
+from fairseq import checkpoint_utils, models, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from inprocess import (
     FAMILIES,
     TWINS,
     batch,
     kinds,
     log_probs,
+    parse,
     prepare,
     representative,
     search,
     settings_of,
+    trainer,
 )
 from omegaconf import open_dict
 
@@ -25,6 +30,10 @@ from kerbs_fairseq.plugin.unsupported import REASONS
 KINDS = kinds()
 OTHER_SIZES = [twin for twin in TWINS if twin not in KINDS]
 FREE_OF_KERBS = {name for name in models.MODEL_REGISTRY if not name.startswith(("kerbs_", "mos_"))}
+ALL_OF_THE_PAPER = (
+    "--kerbs-preset paper --kerbs-senses 3 --kerbs-max-senses 4 --kerbs-init random --kerbs-init-vectors random "
+    "--kerbs-bias none --kerbs-strategy paper --kerbs-moved-vector keep"
+)
 
 
 @pytest.mark.parametrize(("base", "arch"), KINDS, ids=[arch for _, arch in KINDS])
@@ -194,6 +203,29 @@ def test_the_seed_decides_the_first_allocation_unless_another_is_given(data_for)
     assert maps[1] == maps[2] == maps[3]
 
 
+def test_what_pruning_does_not_prune_is_said(data_for, caplog: pytest.LogCaptureFixture) -> None:
+    def prepared(prefix: str, share: str = "") -> Any:
+        run = prepare(data_for("lstm"), "lstm", f"--arch {prefix}lstm")
+        caplog.clear()
+        command = f"data --path model.pt {share and f'--kerbs-prune {share}'}"
+        args = options.parse_args_and_arch(options.get_generation_parser(), command.split())
+        if prefix == "kerbs_":
+            head = run.model.decoder.head
+            head.statistics.updates.add_(1)
+            head.statistics.usage.fill_(float(share != "0.8"))
+        run.model.prepare_for_inference_(convert_namespace_to_omegaconf(args))
+        return run.model
+
+    for prefix in ("", "mos_"):
+        prepared(prefix, "0.9")
+        assert "--kerbs-prune has no effect: the model has no senses" in caplog.text
+    assert prepared("kerbs_", "0.8").decoder.head.prune == 0
+    assert "--kerbs-prune has no effect: the model has no statistics of its senses" in caplog.text
+    assert prepared("kerbs_", "0.9").decoder.head.prune == 0.9
+    assert "--kerbs-prune 0.9 leaves out" in caplog.text
+    assert prepared("kerbs_").decoder.head.prune == 0  # what an earlier command of this process asked for is over
+
+
 @pytest.mark.parametrize("how", ["random", "uniform", "frequency"])
 def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
     run = prepare(data_for("lstm_lm"), "lstm_lm", f"--arch kerbs_lstm_lm --kerbs-init {how} --kerbs-senses 2")
@@ -210,6 +242,31 @@ def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
     assert int(numbers.sum()) == 3 + 2 * (len(dictionary) - 3)
 
 
+@pytest.mark.parametrize("base", ["lstm_lm", "transformer_lm"])
+def test_a_trained_model_needs_no_counts(
+    text: Path, base: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it is used there may be no training data, and a dictionary of words that all have the count 1."""
+    caplog.set_level("INFO")
+    minimum = "--kerbs-min-count 40"
+    run = prepare(text, base, f"--arch kerbs_{base} --optimizer sgd --lr 0.1 {minimum}")
+    training = trainer(run)
+    training.consolidate_optimizer()
+    training.save_checkpoint(str(tmp_path / "model.pt"), {})
+    words = (text / "dict.txt").read_text(encoding="utf-8")
+    (tmp_path / "dict.txt").write_text(re.sub(r" \d+$", " 1", words, flags=re.M), encoding="utf-8")
+    loaded, *_ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "model.pt")], {"data": str(tmp_path)})
+    senses = [model.decoder.head.senses.senses_per_word() for model in (run.model, loaded[0])]
+    assert torch.equal(*senses)
+    asked = 3 + round(1.5 * (len(senses[0]) - 3))
+    assert f"{asked} senses asked for, {senses[0].sum()} allocated" in caplog.text
+    assert "counts of the dictionary" not in caplog.text
+    cfg = convert_namespace_to_omegaconf(parse(tmp_path, base, f"--arch kerbs_{base} {minimum}"))
+    with pytest.raises(ValueError, match="no word occurs 80 times"):  # but a new training needs them
+        tasks.setup_task(cfg.task).build_model(cfg.model)
+    assert caplog.text.count("senses are allocated by the counts of the dictionary") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -223,6 +280,23 @@ def test_first_allocation_uses_the_dictionary(data_for, how: str) -> None:
         ("--kerbs-kernel dot --kerbs-theta-init 1", "--kerbs-theta-init has no effect with --kerbs-kernel dot"),
         ("--kerbs-kernel released --kerbs-theta-bound 2", "--kerbs-theta-bound has no effect with --kerbs-kernel rel"),
         ("--kerbs-reference --kerbs-chunk 5", "--kerbs-chunk has no effect with --kerbs-reference: leave it out"),
+        ("--kerbs-init random --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-init random and"),
+        ("--kerbs-init random --kerbs-min-count 5", "--kerbs-min-count has no effect with --kerbs-init random"),
+        (
+            "--kerbs-moved-vector keep --kerbs-split-noise 0.1",
+            "--kerbs-split-noise has no effect with --kerbs-moved-ve",
+        ),
+        ("--kerbs-bias none --kerbs-bias-rate 2", "--kerbs-bias-rate has no effect with --kerbs-bias none"),
+        ("--kerbs-kernel dot --kerbs-theta-rate 2", "--kerbs-theta-rate has no effect with --kerbs-kernel dot"),
+        ("--kerbs-strategy loss --kerbs-threshold -5", "--kerbs-threshold has no effect with --kerbs-strategy loss"),
+        ("--kerbs-senses 1 --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-senses 1: .* exactly 1"),
+        ("--kerbs-senses 4 --kerbs-max-senses 4 --kerbs-min-count 2", "--kerbs-min-count has no effect .* exactly 4"),
+        ("--kerbs-power 11", "power of the count is 11: it must be from 0 to 10"),
+        ("--kerbs-theta-rate inf", "rates of inf for θ and 1 for the bias: from 1e-06 to 1e\\+06 are possible"),
+        ("--kerbs-theta-rate 1e14", "rates of 1e\\+14 for θ"),
+        ("--kerbs-bias-rate 1e-7", "rates of 1 for θ and 1e-07 for the bias"),
+        ("--kerbs-split-noise inf", "--kerbs-split-noise inf: it must be 0 or more, and finite"),
+        (f"{ALL_OF_THE_PAPER} --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-init random and"),
         ("--adaptive-softmax-cutoff 50,100", "an adaptive softmax"),
         ("--label-smoothing -0.1", "--label-smoothing -0.1: it must be at least 0 and below 1"),
     ],

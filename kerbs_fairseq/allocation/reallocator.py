@@ -12,11 +12,13 @@ from torch import Tensor
 
 from kerbs_fairseq.allocation.parameter_rows import ParameterRows
 from kerbs_fairseq.allocation.policy import STRATEGIES, Move, Situation, Strategy, problem_of
+from kerbs_fairseq.functional.initialization import check_power
 from kerbs_fairseq.functional.kernel import at_least_float32
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 
 MOVED_VECTORS = ("keep", "split")
 MOVED_THETA = 1e-8  # the paper's; float16 makes it 0, which is as good
+WITHOUT_THRESHOLD = ("loss", "released")  # strategies that do not go by it
 SPLIT_NOISE = 0.5  # of the standard deviation of all vectors
 
 
@@ -69,8 +71,13 @@ class Reallocator:
             raise ValueError(f"unknown strategy {strategy!r}: one of {', '.join(sorted(STRATEGIES))}")
         if moved_vector not in MOVED_VECTORS:
             raise ValueError(f"unknown moved vector {moved_vector!r}: one of {', '.join(MOVED_VECTORS)}")
-        if not split_noise >= 0:
-            raise ValueError(f"a split noise of {split_noise:g}: it must be 0 or more")
+        if not 0 <= split_noise < float("inf"):
+            raise ValueError(f"a split noise of {split_noise:g}: it must be 0 or more, and finite")
+        if moved_vector == "keep" and split_noise != SPLIT_NOISE:
+            raise ValueError("split_noise has no effect with moved_vector='keep': leave it out")
+        if threshold is not None and strategy in WITHOUT_THRESHOLD:
+            raise ValueError(f"threshold has no effect with strategy={strategy!r}: leave it out")
+        check_power(power, 0.0)
         self.layer, self.optimizer = layer, optimizer
         self.every, self.after, self.until = every, after, until
         self.strategy_name, self.threshold, self.power = strategy, threshold, power

@@ -52,7 +52,7 @@ def export(checkpoint: schema.Checkpoint, args: argparse.Namespace) -> Exported:
         raise UserError(f"{checkpoint.path} is a language model: kerbs-export is for models that translate")
     head: Any = getattr(built.model.decoder, "head", None)
     if args.prune:
-        if checkpoint.layer != "KerBS" or not int(head.statistics.updates):
+        if checkpoint.layer != "KerBS" or not bool(head.statistics.usage.any()):
             raise UserError("--prune has no effect: the model has no statistics of senses; leave it out")
         head.prune = args.prune
     model = built.model.half() if args.half else built.model.float()

@@ -11,6 +11,7 @@ INITIAL_MAPS = ("frequency", "random", "uniform")
 INITIAL_VECTORS = ("clone", "near", "random")
 BIASES = ("zero", "log", "none")
 NOISE = {"clone": 0.01, "near": 0.5}  # of the standard deviation of the words' vectors
+LARGEST_POWER = 10.0  # of a count: larger ones overflow, and already with this the most frequent words get all
 ENUMERATED = 2**22  # possible further senses up to which all of them are listed and shuffled
 
 
@@ -28,8 +29,8 @@ def check_bounds(ratio: float, min_senses: int, max_senses: int) -> None:
 
 def check_power(power: float, min_count: float) -> None:
     """Refuse what the rule of :func:`allocate` cannot work with."""
-    if not 0 <= power < float("inf"):
-        raise ValueError(f"the power of the count is {power:g}: it must be 0 or more")
+    if not 0 <= power <= LARGEST_POWER:
+        raise ValueError(f"the power of the count is {power:g}: it must be from 0 to {LARGEST_POWER:g}")
     if not 0 <= min_count < float("inf"):
         raise ValueError(f"the minimum count per sense is {min_count:g}: it must be 0 or more")
 

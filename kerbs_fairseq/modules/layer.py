@@ -97,6 +97,9 @@ class KernelizedBayesianSoftmax(nn.Module):
             if given is not None and tuple(given.shape) != shape:
                 raise ValueError(f"{name} has the shape {tuple(given.shape)}, and {shape} is needed")
         init = init or ("random" if counts is None else "frequency")
+        for name, value, unused in (("power", power, 1.0), ("min_count", min_count, 0.0)):
+            if init != "frequency" and value != unused:
+                raise ValueError(f"{name} has no effect with init={init!r}: it is of init='frequency', with counts")
         numbers = initial_senses(n_words, senses, min_senses, max_senses, init, counts, single, seed, power, min_count)
         sense_to_word = map_of(numbers)
         vectors = initial_vectors(word_vectors.detach(), sense_to_word, init_vectors, seed + 1)
@@ -190,7 +193,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         if not input.dim() or input.size(-1) != self.in_features:
             raise RuntimeError(f"input has the shape {tuple(input.shape)}, and (..., {self.in_features}) is needed")
         rows = input.reshape(-1, self.in_features)
-        if torch.is_grad_enabled() or self.reference:  # gradients need all scores
+        if torch.is_grad_enabled() or (self.reference and not self.prune):  # gradients need all scores
             senses = self.senses.senses()
             scores = sense_scores(rows, senses.vectors, senses.theta, senses.kernel, senses.bias)
             log_probs = word_log_probs(scores, senses.index)
@@ -212,18 +215,22 @@ class KernelizedBayesianSoftmax(nn.Module):
     def used_senses(self, share: float) -> Tensor:
         """A mask (senses,) of those that are left when each word loses its least used senses.
 
-        They had, together, at most ``share`` of the word's usage in training; its most used sense stays.
+        They had, together, at most ``share`` of the word's usage in training; its most used sense stays. A word whose
+        usage is not known, as it is 0, keeps all.
         """
         table, usage = self.senses, self.statistics.usage.double()
         index = table.index
+        total = torch.zeros(self.n_words, dtype=usage.dtype, device=usage.device)
+        total = total.index_add_(0, table.sense_to_word, usage)[table.sense_to_word]
+        # as a part of its word's: that of a rare word would be lost in a sum with the others'
+        part = torch.where(total > 0, usage / total, torch.ones_like(usage))
         # by word, within a word by usage: the running sum within a word is that of all, less what came before the word
-        order = torch.argsort(usage, stable=True)
+        order = torch.argsort(part, stable=True)
         order = order[torch.argsort(table.sense_to_word[order], stable=True)]
         words = table.sense_to_word[order]
-        total = torch.zeros(self.n_words, dtype=usage.dtype, device=usage.device).index_add_(0, words, usage)
-        running = usage[order].cumsum(0)
+        running = part[order].cumsum(0)
         before = torch.cat([running.new_zeros(1), running])[index.offsets[words]]
-        keep = running - before > share * total[words]
+        keep = running - before > share
         keep[index.offsets[1:] - 1] = True
         return torch.zeros_like(keep).index_put_((order,), keep)
 

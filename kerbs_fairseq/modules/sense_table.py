@@ -79,8 +79,11 @@ class SenseTable(nn.Module):
             raise ValueError(f"the bound of θ is {theta_bound:g}: it must be above 0, and at most 40 in float32")
         if not abs(theta_init) <= theta_bound:
             raise ValueError(f"θ cannot start at {theta_init:g}: its bound is ±{theta_bound:g}")
-        if not (theta_rate > 0 and bias_rate > 0):
-            raise ValueError(f"rates of {theta_rate:g} for θ and {bias_rate:g} for the bias: they must be above 0")
+        if not all(1 / UNIT <= rate <= UNIT for rate in (theta_rate, bias_rate)):  # what can be saved
+            raise ValueError(
+                f"rates of {theta_rate:g} for θ and {bias_rate:g} for the bias: "
+                f"from {1 / UNIT:g} to {UNIT:g} are possible"
+            )
         self.theta_rate, self.bias_rate = theta_rate, bias_rate
         self.n_words, self.max_senses, self.kernel, self.theta_bound = n_words, max_senses, kernel, theta_bound
         self.min_senses, self.single = min_senses, tuple(single)  # words in single have one sense, always
@@ -197,6 +200,9 @@ class SenseTable(nn.Module):
             return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"
         if bias is not None and self.bias_raw is None:
             return "the checkpoint has a bias for each sense, the model has none"
+        known = prefix + "vectors" in state_dict and state_dict.get(prefix + "ratio")  # and not of version 0.1
+        if bias is None and self.bias_raw is not None and known:
+            return "the checkpoint has no bias for each sense, the model has one"
         rates = state_dict.get(prefix + "rates")
         if rates is not None and not torch.equal(rates.cpu(), self.rates.cpu()):
             return f"the checkpoint has the rates {(rates / UNIT).tolist()} of θ and bias, the model has others"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kerbs_fairseq.plugin import pretrained
+from kerbs_fairseq.plugin.options import settings_of_a_checkpoint
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.runs.checkpoint import HEAD, MODEL, VECTORS
 from kerbs_fairseq.runs.errors import UserError, reason
@@ -21,6 +22,7 @@ def install() -> None:
     from fairseq.trainer import Trainer
 
     checkpoint_utils.load_checkpoint_to_cpu = explained_load(checkpoint_utils.load_checkpoint_to_cpu)
+    checkpoint_utils.load_model_ensemble_and_task = from_settings(checkpoint_utils.load_model_ensemble_and_task)
     Trainer.load_checkpoint = known_to_the_model(Trainer.load_checkpoint)
     BaseFairseqModel.load_state_dict = without_senses(BaseFairseqModel.load_state_dict)
 
@@ -50,6 +52,17 @@ def explained_load(load: Any) -> Any:
         return state
 
     return load_checkpoint_to_cpu
+
+
+def from_settings(load: Any) -> Any:
+    """``load_model_ensemble_and_task``: the models know that their settings are those of a checkpoint."""
+
+    @functools.wraps(load)
+    def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
+        with settings_of_a_checkpoint():
+            return load(*args, **kwargs)
+
+    return load_model_ensemble_and_task
 
 
 def known_to_the_model(load: Any) -> Any:

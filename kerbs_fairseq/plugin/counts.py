@@ -12,10 +12,10 @@ PART = 2**22  # tokens that are counted at a time
 
 
 class Counts(NamedTuple):
-    """``counts`` (words,), and where they come from."""
+    """``counts`` (words,), and whether they are those of the dictionary."""
 
     counts: Tensor
-    source: str
+    from_dictionary: bool
 
 
 def target_counts(task: Any, dictionary: Any) -> Counts:
@@ -26,8 +26,8 @@ def target_counts(task: Any, dictionary: Any) -> Counts:
     for prefix in training_data(task):
         counts = counts_of(prefix, len(dictionary))
         if counts is not None:
-            return Counts(counts, "the training data")
-    return Counts(torch.tensor(dictionary.count[: len(dictionary)]), "the dictionary")
+            return Counts(counts, False)
+    return Counts(torch.tensor(dictionary.count[: len(dictionary)]), True)
 
 
 def training_data(task: Any) -> Iterator[Path]:

@@ -158,6 +158,12 @@ def check_options(args: Any, given: list[str]) -> None:
         for name in useless if str(getattr(args, option)) == value else ():
             if name in given:
                 refuse(f"{flag(name)} has no effect with {flag(option)} {value}: leave it out")
+    for name in ("kerbs_power", "kerbs_min_count"):
+        if name in given and args.kerbs_senses in (args.kerbs_min_senses, args.kerbs_max_senses):
+            refuse(
+                f"{flag(name)} has no effect with --kerbs-senses {args.kerbs_senses:g}: within the bounds every word "
+                f"has exactly {args.kerbs_senses:g}; leave it out"
+            )
     for names, needs in NEEDS.items():
         for name in names:
             if name in given and not any(str(getattr(args, other)) in values for other, values in needs.items()):
@@ -200,7 +206,8 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Log P of every word: (..., d) → (..., words)."""
         decoder, state = _SEARCH.get()
-        if decoder is not self or state is None or torch.is_grad_enabled() or self.head.reference:
+        plain = torch.is_grad_enabled() or (self.head.reference and not self.head.prune)
+        if decoder is not self or state is None or plain:
             return LogProbs.of(self.head.log_prob(features))
         name = self._get_full_incremental_state_key(SCORER)
         if name not in state:
@@ -217,13 +224,22 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     def build_head(self, args: Any, task: Any, dictionary: Any) -> None:
         """Take the softmax away and put KerBS there, with senses that start from the vectors of the softmax."""
         name, weight, bias = projection_of(self)  # type: ignore[arg-type]
-        given = resolve(args)
+        given, loaded = resolve(args)
         if getattr(self, "share_input_output_embed", False):
             self.explain_sharing(args)
         check_options(args, given)
         self.update_hook = UpdateHook.from_options(args, given)
-        self.start_options = StartOptions.of(args)
-        counts = target_counts(task, dictionary) if str(args.kerbs_init) == "frequency" else None
+        self.start_options = StartOptions.of(args, given)
+        by_frequency = str(args.kerbs_init) == "frequency"
+        # a checkpoint has the numbers of senses that a minimum count has led to, and the counts may not be at hand
+        min_count = args.kerbs_min_count if by_frequency and not loaded else 0.0
+        counts = target_counts(task, dictionary) if by_frequency else None
+        if counts is not None and counts.from_dictionary and not loaded:
+            logger.warning(
+                "senses are allocated by the counts of the dictionary, as there are no binary training data to count: "
+                "%s is not counted there and gets no further sense, and a joined dictionary counts both languages",
+                dictionary[dictionary.eos()],
+            )
         try:
             self.head = KernelizedBayesianSoftmax(
                 weight.size(1),
@@ -240,8 +256,8 @@ class KerbsDecoder(TiedInput, HeadDecoder):
                 theta_rate=args.kerbs_theta_rate,
                 bias_rate=args.kerbs_bias_rate,
                 counts=None if counts is None else counts.counts,
-                power=args.kerbs_power,
-                min_count=args.kerbs_min_count,
+                power=args.kerbs_power if by_frequency else 1.0,  # else it is that of the moves alone
+                min_count=min_count,
                 single=[dictionary.bos(), dictionary.pad(), dictionary.unk()],
                 word_vectors=weight.detach(),
                 word_bias=bias,
@@ -253,10 +269,20 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             )
         except ValueError as error:
             refuse(f"{error}. See the --kerbs-… options in --help")
+        if not loaded:
+            self.say_if_fewer(args.kerbs_senses)
         if name is not None:
             delattr(self, name)
         self.replaced = name or "fc_out"  # an LSTM that shares its embeddings has none
         self.tie_input(args)
+
+    def say_if_fewer(self, ratio: float) -> None:
+        """A line for the log if a minimum count leaves fewer senses than ``ratio`` per word."""
+        table = self.head.senses
+        single = len(table.single)
+        wanted, there = single + round(ratio * (table.n_words - single)), len(table.vectors)
+        if there < wanted:
+            logger.info("%d senses asked for, %d allocated: no other word has --kerbs-min-count", wanted, there)
 
     def start_from(self, state_dict: dict[str, Any], name: str) -> None:
         """Take over a stock model's softmax."""

@@ -88,11 +88,6 @@ def twin_of(base: str, prefix: str) -> type:
             super().upgrade_state_dict_named(state_dict, name)  # where fairseq repairs what it can, BART's embeddings
             check_shapes(self, state_dict)
 
-        def prepare_for_inference_(self, cfg: Any) -> None:
-            super().prepare_for_inference_(cfg)
-            if isinstance(self.decoder, KerbsDecoder):
-                generation.prune(self.decoder.head)
-
         def __prepare_scriptable__(self) -> Any:
             return scripting.copied(self, Base) if isinstance(self.decoder, KerbsDecoder) else self
 

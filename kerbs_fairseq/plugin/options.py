@@ -1,6 +1,8 @@
 """The options that ``kerbs_X`` and ``mos_X`` add to those of X, for argparse and for hydra alike."""
 
 import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Optional
 
@@ -199,27 +201,52 @@ class StartOptions(NamedTuple):
     noise: Optional[float]
     split: str
     seed: int
+    useless: tuple[str, ...] = ()  # options that were given, and have no effect there
 
     @classmethod
-    def of(cls, args: Any) -> "StartOptions":
-        """From ``--kerbs-start-…``, or a refusal."""
+    def of(cls, args: Any, given: Sequence[str] = ()) -> "StartOptions":
+        """From ``--kerbs-start-…``, or a refusal; ``given`` are the options that were given."""
         noise, split = args.kerbs_start_noise, str(args.kerbs_start_split)
         if noise is not None and not 0 <= noise < float("inf"):
             refuse(f"--kerbs-start-noise {noise:g}: it must be 0 or more")
         if noise == 0 and split == "contexts":
             refuse(f"--kerbs-start-split {split} has no effect with --kerbs-start-noise 0: leave it out")
-        return cls(noise, split, args.kerbs_seed + 1)
+        # a preset without biases needs one to be asked for
+        needed = PRESETS[str(args.kerbs_preset)]["kerbs_bias"] == "none"
+        useless = ("kerbs_init_vectors",) if needed else ("kerbs_init_vectors", "kerbs_bias")
+        return cls(noise, split, args.kerbs_seed + 1, tuple(name for name in useless if name in given))
 
 
-def resolve(args: Any) -> list[str]:
-    """Give every option in ``args`` that depends on a preset its value, in place; those that were given, by name.
+RESOLVED = "kerbs_resolved"  # in settings whose options have all been given their values
+_LOADING: ContextVar[bool] = ContextVar("loading", default=False)
 
-    A checkpoint has all values, whatever the defaults were when it was made: nothing of it counts as given.
+
+@contextlib.contextmanager
+def settings_of_a_checkpoint() -> Iterator[None]:
+    """Within this context models are built from the settings of a checkpoint, to be loaded from it."""
+    before = _LOADING.set(True)
+    try:
+        yield
+    finally:
+        _LOADING.reset(before)
+
+
+class Resolved(NamedTuple):
+    """Which options were ``given``, by name, and whether the settings are those of a checkpoint."""
+
+    given: list[str]
+    loaded: bool
+
+
+def resolve(args: Any) -> Resolved:
+    """Give every option in ``args`` that depends on a preset its value, in place.
+
+    A checkpoint has the values that it was trained with, whatever the defaults are now: nothing of it counts as given.
     """
     fill(args, KerbsOptions)
     missing = [name for name in PRESETS["default"] if getattr(args, name, None) is None]
     old = missing == ["kerbs_bias"] and getattr(args, "kerbs_preset", None) is None  # a checkpoint of version 0.1
-    loaded = old or (not missing and getattr(args, "kerbs_preset", None) is not None)
+    loaded = old or _LOADING.get() or bool(getattr(args, RESOLVED, False))
     defaults = {option.name: option.default for option in fields(KerbsOptions)}
     preset = str(getattr(args, "kerbs_preset", None) or "default")
     given = [] if loaded else [name for name, default in defaults.items() if is_given(getattr(args, name), default)]
@@ -228,7 +255,9 @@ def resolve(args: Any) -> list[str]:
     args.kerbs_preset = preset
     if args.kerbs_seed is None:
         args.kerbs_seed = torch.initial_seed() % 2**31  # what --seed has set, on every worker
-    return given
+    if not OmegaConf.is_config(args):  # which fairseq makes anew for every model, and does not save
+        setattr(args, RESOLVED, True)
+    return Resolved(given, loaded)
 
 
 def fill(args: Any, options: type[FairseqDataclass]) -> None:

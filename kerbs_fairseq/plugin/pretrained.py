@@ -89,7 +89,12 @@ def check(decoder: Any, softmax: Softmax) -> None:
     if table.bias_raw is None and not (single and softmax.bias is None):
         refuse(
             "--kerbs-bias none cannot keep what a softmax has learned, as a word with n senses needs the bias − log n: "
-            "leave it out, or use --kerbs-bias log"
+            "leave it out, or use --kerbs-bias log with --kerbs-preset paper"
+        )
+    for name in decoder.start_options.useless:
+        refuse(
+            f"--{name.replace('_', '-')} has no effect where training starts from a softmax: leave it out. Senses "
+            "start at the vectors and biases of the softmax, moved apart by --kerbs-start-noise"
         )
     current = loading[-1] if loading else None
     if current is not None and not current.reset_optimizer:

@@ -14,6 +14,7 @@ import torch
 from fairseq import checkpoint_utils, models, tasks, utils
 from omegaconf import OmegaConf, open_dict
 
+from kerbs_fairseq.plugin.options import settings_of_a_checkpoint
 from kerbs_fairseq.plugin.starting import batches
 from kerbs_fairseq.runs.checkpoint import MODEL, OPTIMIZER, Checkpoint
 from kerbs_fairseq.runs.errors import UserError, reason, told
@@ -94,10 +95,12 @@ def build(checkpoint: Checkpoint, name: str, data: Path, changes: Mapping[str, A
     """A new model of the architecture ``name``, and its task on the folder ``data``."""
     if not data.is_dir():
         raise UserError(f"--data {data} is not a directory")
+    same = name == checkpoint.code.architecture  # or its settings are changed for another output layer
     cfg = configured(checkpoint, name, data, changes)
     with told(f"--data {data} does not fit the checkpoint"):
         task = tasks.setup_task(cfg.task)
-    with told(f"the model {name} cannot be built from {checkpoint.path}"):
+    known = settings_of_a_checkpoint() if same else contextlib.nullcontext()
+    with told(f"the model {name} cannot be built from {checkpoint.path}"), known:
         model = task.build_model(cfg.model)
     return Built(cfg, task, model)
 

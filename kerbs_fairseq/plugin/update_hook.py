@@ -53,8 +53,8 @@ class UpdateHook:
             check_schedule(every, after, until, args.kerbs_threshold, option)
         except ValueError as error:
             refuse(str(error))
-        if not args.kerbs_split_noise >= 0:
-            refuse(f"--kerbs-split-noise {args.kerbs_split_noise:g}: it must be 0 or more")
+        if not 0 <= args.kerbs_split_noise < float("inf"):
+            refuse(f"--kerbs-split-noise {args.kerbs_split_noise:g}: it must be 0 or more, and finite")
         settings = {
             "every": every,
             "after": after,
@@ -108,8 +108,9 @@ class UpdateHook:
         """Refuse what senses cannot move with."""
         if name not in STRATEGIES:
             refuse(f"--kerbs-strategy {name}: there are {', '.join(sorted(STRATEGIES))}")
-        if "kerbs_moved_vector" in self.given and not STRATEGIES[name].renew:
-            refuse(f"--kerbs-moved-vector has no effect with --kerbs-strategy {name}: leave it out")
+        for useless in ("kerbs_moved_vector", "kerbs_split_noise"):
+            if useless in self.given and not STRATEGIES[name].renew:
+                refuse(f"--{useless.replace('_', '-')} has no effect with --kerbs-strategy {name}: leave it out")
         table = decoder.head.senses
         if table.vectors.dim() != 2 or len(table.vectors) != len(table.sense_to_word):
             refuse("senses cannot move while parameters are sharded: --kerbs-reallocate-every 0, or --ddp-backend c10d")

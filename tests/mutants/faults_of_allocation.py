@@ -59,6 +59,14 @@ ALLOCATION_FAULTS = [
         "            pass",
         "test_statistics.py",
     ),
+    Fault(
+        "statistics",
+        STATISTICS,
+        "a word costs its probability, not its loss",
+        "self.nll.sub_(seen.log_prob)",
+        "self.nll.add_(seen.prob)",
+        "test_statistics.py",
+    ),
     # --- who gives and who gets
     Fault(
         "policy bounds",
