@@ -142,6 +142,9 @@ def test_language_models_train_and_evaluate(text: Path, tmp_path: Path, model: s
         "--sample-break-mode eos --max-tokens 800"
     )
     assert float(re.search(r"Perplexity: ([\d.]+)", out)[1]) < 400
+    saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)["cfg"]["model"]
+    names = ("kerbs_preset", "kerbs_senses", "kerbs_bias", "kerbs_seed")
+    assert [saved[name] for name in names] == ["default", 1.5, "zero", 1], "whatever the defaults are later"
 
 
 @pytest.mark.parametrize("model", ["kerbs_transformer_lm", pytest.param("kerbs_gru_lm", marks=pytest.mark.thorough)])
@@ -155,6 +158,7 @@ def test_hydra_train(text: Path, tmp_path: Path, model: str) -> None:
     )
     saved = torch.load(tmp_path / "save" / "checkpoint_last.pt", weights_only=False)
     assert saved["cfg"]["model"]["kerbs_senses"] == 2
+    assert saved["cfg"]["model"]["kerbs_init"] == "frequency"
     vectors = saved["model"]["decoder.head.senses.vectors"]
     words = saved["model"]["decoder.embed_tokens.weight"].size(0)
     assert vectors.size(0) == 3 + 2 * (words - 3)

@@ -1,8 +1,11 @@
 """Where fairseq loads checkpoints: what is wrong with one is said in a line, and a start from a softmax is seen to."""
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf, open_dict
 
 from kerbs_fairseq.plugin import pretrained
 from kerbs_fairseq.plugin.options import settings_of_a_checkpoint
@@ -24,6 +27,7 @@ def install() -> None:
     checkpoint_utils.load_checkpoint_to_cpu = explained_load(checkpoint_utils.load_checkpoint_to_cpu)
     checkpoint_utils.load_model_ensemble_and_task = from_settings(checkpoint_utils.load_model_ensemble_and_task)
     Trainer.load_checkpoint = known_to_the_model(Trainer.load_checkpoint)
+    Trainer.__init__ = with_resolved_settings(Trainer.__init__)
     BaseFairseqModel.load_state_dict = without_senses(BaseFairseqModel.load_state_dict)
 
 
@@ -90,6 +94,24 @@ def known_to_the_model(load: Any) -> Any:
         return extra_state
 
     return load_checkpoint
+
+
+def with_resolved_settings(build: Any) -> Any:
+    """``Trainer.__init__``: its checkpoints have the values of all options, whatever the defaults are later.
+
+    Language models are built from a copy of the settings; what a preset means is known to the model alone.
+    """
+
+    @functools.wraps(build)
+    def trainer(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, cfg, task, model, *args, **kwargs)
+        hook = getattr(getattr(model, "decoder", None), "update_hook", None)
+        for name, value in ({} if hook is None else hook.resolved).items():
+            if getattr(self.cfg.model, name, None) is None:
+                with open_dict(self.cfg) if OmegaConf.is_config(self.cfg) else contextlib.nullcontext():
+                    setattr(self.cfg.model, name, value)
+
+    return trainer
 
 
 def restore_file_of(cfg: Any) -> str:

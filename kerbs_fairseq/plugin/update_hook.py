@@ -24,6 +24,7 @@ from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
+from kerbs_fairseq.plugin.options import PRESETS
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.runs.checkpoint import HEAD, SENSES, STATISTICS
 
@@ -44,6 +45,7 @@ class UpdateHook:
     reallocator: Optional[Reallocator] = None
     shown: "Optional[Shown]" = None
     head_rate: float = 1.0
+    resolved: dict[str, Any] = field(default_factory=dict)  # the options whose values a preset or --seed gives
 
     @classmethod
     def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
@@ -69,7 +71,8 @@ class UpdateHook:
         if not 0 < args.kerbs_head_rate < float("inf"):
             refuse(f"--kerbs-head-rate {args.kerbs_head_rate:g}: it must be above 0")
         move_log = MoveLog(args.kerbs_move_log) if args.kerbs_move_log else None
-        return cls(settings, move_log, given, head_rate=args.kerbs_head_rate)
+        resolved = {name: getattr(args, name) for name in (*PRESETS["default"], "kerbs_preset", "kerbs_seed")}
+        return cls(settings, move_log, given, head_rate=args.kerbs_head_rate, resolved=resolved)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "reallocator": None}  # which holds the optimizer; made again at the next update
