@@ -144,7 +144,7 @@ def test_language_models_train_and_evaluate(text: Path, tmp_path: Path, model: s
     assert float(re.search(r"Perplexity: ([\d.]+)", out)[1]) < 400
     saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)["cfg"]["model"]
     names = ("kerbs_preset", "kerbs_senses", "kerbs_bias", "kerbs_seed")
-    assert [saved[name] for name in names] == ["default", 1.5, "zero", 1], "whatever the defaults are later"
+    assert [saved[name] for name in names] == ["default", 1.5, "zero", 3], "whatever the defaults are later"
 
 
 @pytest.mark.parametrize("model", ["kerbs_transformer_lm", pytest.param("kerbs_gru_lm", marks=pytest.mark.thorough)])
