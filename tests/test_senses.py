@@ -185,8 +185,9 @@ def test_rates_scale_what_an_optimizer_does_to_theta_and_bias() -> None:
     torch.testing.assert_close(t.bias, torch.arange(5.0) + 0.1)
     with pytest.raises(SenseTableMisfit, match="rates"):
         table(bias=torch.arange(5.0)).load_state_dict(t.state_dict())
-    with pytest.raises(ValueError, match="above 0"):
-        table(theta_rate=0.0)
+    for rate in (0.0, 1e-7, 1e7, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"rates of \S+ for θ"):
+            table(theta_rate=rate)
 
 
 def test_theta_starts_where_asked_and_is_bounded_or_bent() -> None:
