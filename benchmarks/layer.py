@@ -19,7 +19,7 @@ from benchmarks import timing
 from kerbs_fairseq.functional.backends import dispatch
 from kerbs_fairseq.functional.backends.base import products_table
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
-from kerbs_fairseq.functional.initialization import initial_senses, map_of
+from kerbs_fairseq.functional.initialization import InitialAllocation, initial_senses, map_of
 from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
@@ -48,10 +48,8 @@ def zipf(words: int) -> Tensor:
 
 def senses_of(case: Case, checkpoint: Optional[str] = None) -> tuple[Senses, float]:
     """(senses, norm of features): fresh, or with the norms, θ and biases of a trained model."""
-    numbers = initial_senses(
-        case.words, case.ratio, max_senses=max(case.most, round(case.ratio)), how="frequency", counts=zipf(case.words)
-    )
-    words = map_of(numbers)
+    allocation = InitialAllocation(case.ratio, max_senses=max(case.most, round(case.ratio)), how="frequency")
+    words = map_of(initial_senses(case.words, allocation, zipf(case.words)))
     vectors = torch.randn(len(words), case.features) * case.features**-0.5
     theta, bias, norm = torch.full((len(words),), 1e-8), torch.zeros(len(words)), case.features**0.5
     if checkpoint is not None:

@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 from kerbs_fairseq.functional.initialization import (
     INITIAL_MAPS,
     INITIAL_VECTORS,
+    InitialAllocation,
     allocate,
     initial_bias,
     initial_senses,
@@ -203,15 +205,12 @@ def test_theta_starts_where_asked_and_is_bounded_or_bent() -> None:
 
 
 @st.composite
-def allocations(draw: st.DrawFn) -> dict[str, Any]:
+def allocations(draw: st.DrawFn) -> tuple[InitialAllocation, dict[str, Any]]:
     n_words, low, room = draw(st.integers(1, 40)), draw(st.integers(1, 3)), draw(st.integers(0, 3))
     seed = draw(st.integers(0, 10**6))
-    return {
+    ratio, how = low + room * draw(st.floats(0, 1)), draw(st.sampled_from(INITIAL_MAPS))
+    return InitialAllocation(ratio, low, low + room, how), {
         "n_words": n_words,
-        "ratio": low + room * draw(st.floats(0, 1)),
-        "min_senses": low,
-        "max_senses": low + room,
-        "how": draw(st.sampled_from(INITIAL_MAPS)),
         "counts": torch.randint(0, 1000, (n_words,), generator=torch.Generator().manual_seed(seed)),
         "single": draw(st.lists(st.integers(0, n_words - 1), unique=True, max_size=4)),
         "seed": seed,
@@ -220,40 +219,42 @@ def allocations(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(asked=allocations())
 @settings(max_examples=150, deadline=None)
-def test_any_allocation_keeps_its_bounds_and_its_total(asked: dict[str, Any]) -> None:
-    senses = initial_senses(**asked)
-    assert len(senses) == asked["n_words"]
-    assert senses[asked["single"]].tolist() == [1] * len(asked["single"])
-    others = [n for word, n in enumerate(senses.tolist()) if word not in asked["single"]]
-    assert sum(others) == round(asked["ratio"] * len(others))
-    assert all(asked["min_senses"] <= n <= asked["max_senses"] for n in others)
-    assert torch.equal(senses, initial_senses(**asked))
-    if asked["how"] == "uniform" and others:
+def test_any_allocation_keeps_its_bounds_and_its_total(asked: tuple[InitialAllocation, dict[str, Any]]) -> None:
+    allocation, words = asked
+    senses = initial_senses(allocation=allocation, **words)
+    assert len(senses) == words["n_words"]
+    assert senses[words["single"]].tolist() == [1] * len(words["single"])
+    others = [n for word, n in enumerate(senses.tolist()) if word not in words["single"]]
+    assert sum(others) == round(allocation.ratio * len(others))
+    assert all(allocation.min_senses <= n <= allocation.max_senses for n in others)
+    assert torch.equal(senses, initial_senses(allocation=allocation, **words))
+    if allocation.how == "uniform" and others:
         assert max(others) - min(others) <= 1
-    if asked["how"] == "frequency":
-        counts = [n for word, n in enumerate(asked["counts"].tolist()) if word not in asked["single"]]
+    if allocation.how == "frequency":
+        counts = [n for word, n in enumerate(words["counts"].tolist()) if word not in words["single"]]
         more = [(a, b) for a, m in zip(others, counts) for b, n in zip(others, counts) if m > n]
         assert all(a >= b for a, b in more), "a more frequent word has at least as many"
 
 
 @pytest.mark.parametrize("how", ["random", "uniform"])
 def test_the_seed_decides_who_gets_more(how: str) -> None:
-    one, two, other = (initial_senses(100, 2.5, how=how, seed=seed) for seed in (1, 1, 2))
+    one, two, other = (initial_senses(100, InitialAllocation(2.5, how=how), seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
 
 
 def test_random_allocation_uses_the_whole_range_and_the_global_generator_not_at_all() -> None:
     before = torch.get_rng_state()
-    assert initial_senses(1000, 2.5, max_senses=4).unique().tolist() == [1, 2, 3, 4]
+    assert initial_senses(1000, InitialAllocation(2.5, max_senses=4)).unique().tolist() == [1, 2, 3, 4]
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_frequency_gives_the_frequent_words_most() -> None:
     counts = torch.tensor([5, 1000, 4, 3, 900, 2])
-    assert initial_senses(6, 2, how="frequency", counts=counts, max_senses=4).tolist() == [1, 4, 1, 1, 4, 1]
-    assert initial_senses(6, 2, how="frequency", counts=counts).tolist() == [1, 4, 1, 1, 4, 1]
-    assert initial_senses(6, 2, how="frequency", counts=counts, power=0.0).sort().values.tolist() == [2] * 6
+    by_frequency = InitialAllocation(2, how="frequency")
+    assert initial_senses(6, replace(by_frequency, max_senses=4), counts).tolist() == [1, 4, 1, 1, 4, 1]
+    assert initial_senses(6, by_frequency, counts).tolist() == [1, 4, 1, 1, 4, 1]
+    assert initial_senses(6, replace(by_frequency, power=0.0), counts).sort().values.tolist() == [2] * 6
 
 
 @given(
@@ -278,7 +279,8 @@ def test_the_next_sense_goes_where_the_rule_says(
 
 def test_words_of_equal_counts_get_senses_in_an_order_that_the_seed_decides() -> None:
     none = torch.zeros(100, dtype=torch.long)
-    one, two, other = (initial_senses(100, 1.5, how="frequency", counts=none, seed=seed) for seed in (1, 1, 2))
+    by_frequency = InitialAllocation(1.5, how="frequency")
+    one, two, other = (initial_senses(100, by_frequency, none, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
     assert one.max() == 2
@@ -294,12 +296,14 @@ def test_words_of_equal_counts_get_senses_in_an_order_that_the_seed_decides() ->
         ({"min_count": 51.0}, "no word occurs 102 times"),
         ({"counts": torch.ones(3)}, "counts of 3 words"),
         ({"max_senses": 1}, "1.5 senses per word are outside the bounds"),
+        ({"how": "evenly"}, "unknown initial allocation 'evenly': one of frequency, random, uniform"),
     ],
 )
 def test_an_allocation_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    given = {"ratio": 1.5, "how": "frequency", "counts": torch.tensor([1, 2, 3, 100])} | options
+    counts = given.pop("counts")
     with pytest.raises(ValueError, match=message):
-        initial_senses(**{"n_words": 4, "ratio": 1.5, "how": "frequency", "counts": torch.tensor([1, 2, 3, 100])}
-                       | options)  # fmt: skip
+        initial_senses(4, InitialAllocation(**given), counts)
 
 
 def test_a_layer_without_counts_refuses_what_only_counts_can_use() -> None:
@@ -310,12 +314,12 @@ def test_a_layer_without_counts_refuses_what_only_counts_can_use() -> None:
 
 def test_a_minimum_count_may_leave_fewer_senses_than_were_asked_for() -> None:
     counts = torch.tensor([1, 2, 3, 100])
-    assert initial_senses(4, 2, how="frequency", counts=counts, min_count=40).tolist() == [1, 1, 1, 2]
+    assert initial_senses(4, InitialAllocation(2, how="frequency", min_count=40), counts).tolist() == [1, 1, 1, 2]
 
 
 def test_a_very_large_maximum_takes_no_longer() -> None:
     for how in ("random", "frequency"):
-        senses = initial_senses(3000, 2, max_senses=10**6, how=how, counts=torch.arange(3000))
+        senses = initial_senses(3000, InitialAllocation(2, max_senses=10**6, how=how), torch.arange(3000))
         assert int(senses.sum()) == 6000
 
 

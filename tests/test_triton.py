@@ -15,23 +15,35 @@ import numpy as np
 import pytest
 import torch
 import triton_oracle as oracle
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from triton_oracle import SMALL_BLOCKS, THETAS, Problem, Solution, errors, exact, interpreter, problem, solve
+from triton_oracle import (
+    CLOSE,
+    SENSES,
+    SMALL_BLOCKS,
+    THETAS,
+    Problem,
+    Solution,
+    assert_close,
+    assert_no_number_shows,
+    errors,
+    exact,
+    interpreter,
+    problem,
+    solve,
+)
 
 from kerbs_fairseq.functional.backends import triton as backend
 from kerbs_fairseq.functional.kernel import KERNELS
-from kerbs_fairseq.functional.words import SenseIndex
+from kerbs_fairseq.functional.words import CompressedRows, SenseIndex
 
 REASON = backend.MISSING or oracle.too_old()
 needs_triton = pytest.mark.skipif(bool(REASON), reason=REASON)
 LOADED: Any = None if REASON else oracle.load_interpreted()
 FLOAT32, FLOAT16, BFLOAT16 = torch.float32, torch.float16, torch.bfloat16
-CLOSE = 3e-6  # float32 mathematics: relative error of norms
 # one tile holds all tokens of a test: fewer programs for the interpreter
 WIDE_BLOCKS = {name: backend.Block(32, 256, 1) for name in backend.BLOCKS} | {"targets": backend.Block(32, 4, 1)}
-SENSES = (1, 3, 4, 2, 1, 1, 2, 1, 17, 3, 4, 1, 1, 3)  # of words, 44 in all: few and many
 
 
 @pytest.fixture
@@ -48,9 +60,12 @@ def interpreted_wide() -> Iterator[None]:
         yield
 
 
-def assert_close(p: Problem, within: float = CLOSE, **options: Any) -> None:
-    found = errors(solve(p, **options), exact(p))
-    assert all(x <= within for x in found.values()), found  # a NaN is not
+def chunk_totals(
+    chunk: backend.Chunk, words: CompressedRows, target: Tensor, smoothing: bool = False
+) -> backend.ChunkTotals:
+    totals = backend.forward(chunk)
+    word = backend.word_logsumexp(chunk, totals.top, words) if smoothing else None
+    return backend.ChunkTotals(totals, backend.target_logsumexp(chunk, totals.top, words, target), word)
 
 
 def relative(found: Tensor, right: Tensor) -> float:
@@ -78,10 +93,8 @@ def test_every_value_of_the_kernel(kernel: str, thetas: tuple[float, ...], withi
     constants, words = backend.sense_constants(vectors, theta, None, kernel), SenseIndex(torch.arange(S), S).compressed
     chunk = backend.Chunk(D.clone(), h_norm, 1 / h_norm, constants)
     target, sums = torch.zeros(1, dtype=torch.int32), torch.zeros(4, S)
-    top = backend.forward(chunk).top
-    targets, word = backend.target_logsumexp(chunk, top, words, target), backend.word_logsumexp(chunk, top, words)
-    order = torch.arange(S, dtype=torch.int32)
-    slope = backend.backward(chunk, top, 0 * one, target, targets, 0 * one, order, sums, -one, word).squeeze(0)
+    totals, weights = chunk_totals(chunk, words, target, smoothing=True), backend.Weights(0 * one, 0 * one, -one)
+    slope = backend.backward(chunk, totals, weights, target, torch.arange(S, dtype=torch.int32), sums).squeeze(0)
     w_norm = vectors.double().norm(dim=1)
     c, t = (D.squeeze(0) / h_norm.double() / w_norm).requires_grad_(), theta.double().requires_grad_()
     F = c * oracle.phi(-t * c)
@@ -177,9 +190,13 @@ def test_any_shape(
 ) -> None:
     smoothing = smoothing if len(senses) > 1 else 0.0
     p = problem(n, tuple(senses), kernel=kernel, bias=bias, smoothing=smoothing, size=size, seed=seed)
+    # Of a word that is almost certain, log P and its gradients are small differences of numbers near 1: the relative
+    # error of any float32 softmax grows with 1 / (1 − P).
+    doubt = float(-torch.expm1(exact(p).log_prob).min()) if len(senses) > 1 else 1.0
+    assume(doubt > 1e-3)
     blocks = {name: backend.Block(rows, cols, 1) for name in backend.BLOCKS}
     with interpreter(LOADED, blocks, warps):
-        assert_close(p, 3 * CLOSE * max(size, 1), pad=pad)
+        assert_close(p, 3 * CLOSE * max(size, 1) / doubt, pad=pad)
 
 
 @needs_triton
@@ -194,9 +211,8 @@ def test_repeats_are_equal_and_sums_grow() -> None:
     found = []
     for start in (torch.zeros(4, constants.S), torch.full((4, constants.S), 64.0)):
         chunk = backend.Chunk(p.features @ p.vectors.t(), norm, 1 / norm, constants)
-        top = backend.forward(chunk).top
-        targets = backend.target_logsumexp(chunk, top, words, target)
-        backend.backward(chunk, top, one, target, targets, one, p.sense_to_word.int(), start)
+        totals = chunk_totals(chunk, words, target)
+        backend.backward(chunk, totals, backend.Weights(one, one), target, p.sense_to_word.int(), start)
         found.append(start)
     torch.testing.assert_close(found[1] - 64, found[0], rtol=0, atol=2e-5)
 
@@ -222,14 +238,10 @@ def test_nothing_else_is_written(padding: int) -> None:
     norm, order, target, one = p.features.norm(dim=1), p.sense_to_word.int(), p.target.int(), torch.ones(n)
     words = SenseIndex(p.sense_to_word, V).compressed
     chunk = backend.Chunk(D, norm, 1 / norm, backend.sense_constants(p.vectors, p.theta, p.bias))
-    totals = backend.forward(chunk)
     sums, log_probs = guarded(4, S, S), guarded(n, V, V)
     backend.word_log_probs(chunk, words, out=log_probs)
-    word, targets = (
-        backend.word_logsumexp(chunk, totals.top, words),
-        backend.target_logsumexp(chunk, totals.top, words, target),
-    )
-    backend.backward(chunk, totals.top, one, target, targets, one, order, sums, one, word)
+    totals = chunk_totals(chunk, words, target, smoothing=True)
+    backend.backward(chunk, totals, backend.Weights(one, one, one), target, order, sums)
     for whole, inside in guards:
         assert (whole[~inside] == 77).all()
         assert not (whole[inside] == 77).all()
@@ -328,22 +340,7 @@ def test_small_weights_in_float16_need_a_gain() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_is_no_number_shows(kernel: str, value: float) -> None:
-    p = problem(3, kernel=kernel)
-    theta = p.theta if kernel == "released" else torch.full_like(p.theta, 2.0)
-    constants = backend.sense_constants(p.vectors, theta, p.bias, kernel)
-    norm, D = p.features.norm(dim=1), p.features @ p.vectors.t()
-    words, where = SenseIndex(p.sense_to_word, p.n_words).compressed, int(D[1].argmin())
-    D[1, where] = value
-    chunk = backend.Chunk(D, norm, 1 / norm, constants)
-    totals = backend.forward(chunk)
-    assert totals.total.isnan().tolist() == [False, True, False]
-    log_probs = backend.word_log_probs(chunk, words)
-    assert log_probs.isnan().all(1).tolist() == [False, True, False]
-    assert log_probs[[0, 2]].isfinite().all()
-    if np.isnan(value):
-        own = p.sense_to_word[where].int().expand(3).contiguous()
-        assert backend.target_logsumexp(chunk, totals.top, words, own).lse.isnan().tolist() == [False, True, False]
-        assert backend.word_logsumexp(chunk, totals.top, words).lse_sum.isnan().tolist() == [False, True, False]
+    assert_no_number_shows(kernel, value)
 
 
 @needs_triton
@@ -383,14 +380,13 @@ def test_wrong_products_are_refused() -> None:
         backend.forward(backend.Chunk(torch.ones(3, 2).t(), one, one, constants))
     chunk, word = backend.Chunk(torch.ones(2, 3), one, one, constants), torch.zeros(3, dtype=torch.int32)
     words, target = SenseIndex(word.long(), 1).compressed, word[:2]
-    targets = backend.target_logsumexp(chunk, backend.forward(chunk).top, words, target)
-    given = (chunk, one, one, target, targets, one, word)
+    totals, weights = chunk_totals(chunk, words, target), backend.Weights(one, one)
     with pytest.raises(ValueError, match="sums must be"):
-        backend.backward(*given, torch.zeros(3, 3))
+        backend.backward(chunk, totals, weights, target, word, torch.zeros(3, 3))
     with pytest.raises(ValueError, match="come together"):
-        backend.backward(*given, torch.zeros(4, 3), smooth=one)
+        backend.backward(chunk, totals, weights._replace(word=one), target, word, torch.zeros(4, 3))
     with pytest.raises(ValueError, match="a gradient"):
-        backend.backward(*given, torch.zeros(4, 3), out=torch.zeros(2, 4))
+        backend.backward(chunk, totals, weights, target, word, torch.zeros(4, 3), out=torch.zeros(2, 4))
     with pytest.raises(ValueError, match="unknown kernel"):
         backend.sense_constants(torch.ones(3, 2), torch.zeros(3), kernel="gauss")
 
@@ -421,59 +417,6 @@ def test_without_triton_the_file_can_be_imported() -> None:
     able, reason = module.available()
     assert not able
     assert reason.startswith("triton cannot be imported (ModuleNotFoundError")
-
-
-# --- faults in the kernels are noticed
-
-FAULTS = {
-    "sums are not rescaled": ("total = tl.fma(total, shrink, e)", "total = total + e"),
-    "the mean is not rescaled": ("mean = tl.fma(mean, shrink, e * (F * slopes))", "mean += e * (F * slopes)"),
-    "parts are not rescaled": (" * part_shrink\n        if", "\n        if"),
-    "the padding is read": ("d = tl.where((cols < S)[None, :], d, 0.0)", "d = d"),
-    "tail of the tokens": ("in_rows = rows < last", "in_rows = rows < last - 1"),
-    "tail of the senses": ("in_senses = cols < S\n", "in_senses = cols < S - 1\n"),
-    "slope of the kernel": ("gradient = G * (E * (slope * LN2))", "gradient = G * (slope * LN2)"),
-    "slope without log 2": ("gradient = G * (E * (slope * LN2))", "gradient = G * (E * slope)"),
-    "the target is left out": ("of_target = words ==", "of_target = words + 1 =="),
-    "smoothing of the target": ("own_share -= smooth_share", "own_share -= 0.0"),
-    "sum over the wrong axis": ("tl.store(to, tl.sum(sum_F, 0)", "tl.store(to, tl.sum(tl.sum(sum_F, 1), 0)"),
-    "F in the place of T": ("tl.fma(d, E, -F) * b), sum_T)", "F), sum_T)"),
-    "φ' near 0": ("q = tl.fma(q, y, 2.3104888e-01)", "q = tl.fma(q, y, 2.4e-01)"),
-    "φ near 0": ("p = tl.fma(p, y, 3.4657345e-01)", "p = tl.fma(p, y, 3.47e-01)"),
-    "the bias is left out": ("return tl.fma(F, slope, -top) + bias", "return tl.fma(F, slope, -top)"),
-    "senses of a word": ("size <= most", "size < most"),
-    "maximum of a word": ("highest = tl.where(rises, K, highest)", "highest = tl.where(rises, highest, K)"),
-    "later senses of a word": ("range(0, tl.max(size, 0), SENSES)", "range(0, SENSES, SENSES)"),
-    "|w| inside the sums": ("tl.where(row == 1, inverse * inverse, inverse)", "inverse"),
-    "only the last part": ("value += tl.load(parts", "value = tl.load(parts"),
-    "an infinite product": ("e = tl.fma(d, 0.0, e)", "e = e"),
-}  # fmt: skip
-
-
-@needs_triton
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_noticed(fault: str, tmp_path: Path) -> None:
-    right, wrong = FAULTS[fault]
-    text = oracle.SOURCE.read_text()
-    assert right in text, "the fault is out of date"
-    (tmp_path / "faulty.py").write_text(text.replace(right, wrong))
-    kernels = oracle.load_interpreted(tmp_path / "faulty.py")
-    with interpreter(kernels, SMALL_BLOCKS), pytest.raises(AssertionError):
-        check_shortly(infinite=fault == "an infinite product")
-
-
-def check_shortly(infinite: bool) -> None:
-    if infinite:
-        test_what_is_no_number_shows("paper", float("inf"))
-    else:
-        assert_close(problem(9, SENSES, smoothing=0.1), decode=False)
-
-
-@needs_triton
-@pytest.mark.usefixtures("interpreted")
-def test_without_a_fault_nothing_is_noticed() -> None:
-    check_shortly(infinite=False)
-    check_shortly(infinite=True)
 
 
 # --- compiled

@@ -28,6 +28,8 @@ SMALL_BLOCKS = {name: backend.Block(4, 16, 1) for name in backend.BLOCKS} | {"ta
 FEW_WARPS = 6  # with these blocks 9 tokens and 44 senses make a launch of two parts, the first with two steps
 FEW_SENSES = 3  # words with more of them are those with many
 LN2 = math.log(2)
+CLOSE = 3e-6  # float32 mathematics: relative error of norms
+SENSES = (1, 3, 4, 2, 1, 1, 2, 1, 17, 3, 4, 1, 1, 3)  # of words, 44 in all: few and many
 _names = (f"interpreted_kernels_{i}" for i in itertools.count())
 
 
@@ -272,9 +274,9 @@ def solve(
         torch.testing.assert_close(word.log2.sum(1) * LN2, word.lse_sum, rtol=1e-5, atol=1e-5)
     sums = torch.zeros(4, S)
     out = None if gradient_dtype is None else padded_chunk(n, S, gradient_dtype, pad)
-    by_norm = backend.norm_gradient(totals, scale, targets, rest * weight, smooth, word)
-    of_senses = p.sense_to_word.int()
-    dD = backend.backward(chunk, totals.top, scale, target, targets, rest * weight, of_senses, sums, smooth, word, out)
+    of_chunk, weights = backend.ChunkTotals(totals, targets, word), backend.Weights(scale, rest * weight, smooth)
+    by_norm = backend.norm_gradient(of_chunk, weights)
+    dD = backend.backward(chunk, of_chunk, weights, target, p.sense_to_word.int(), sums, out)
     dD = dD.to(round_dD or dD.dtype).float() / gain
     by_norm, (SF, ST, straight, by_bias) = by_norm / gain, sums / gain
     dh, dW, dtheta = dD @ W, dD.t() @ h, torch.zeros(S)
@@ -298,3 +300,29 @@ def error(found: Tensor, right: Tensor) -> float:
 def errors(found: Solution, right: Solution) -> dict[str, float]:
     """Of each field."""
     return {name: error(f, r) for name, f, r in zip(Solution._fields, found, right)}
+
+
+def assert_close(p: Problem, within: float = CLOSE, **options: Any) -> None:
+    """The kernels solve the problem as float64 does."""
+    of_kernels = errors(solve(p, **options), exact(p))
+    assert all(x <= within for x in of_kernels.values()), of_kernels  # a NaN is not
+
+
+def assert_no_number_shows(kernel: str, value: float) -> None:
+    """One product that is ``value`` (NaN or infinite) makes all results of its token NaN, and no others."""
+    p = problem(3, kernel=kernel)
+    theta = p.theta if kernel == "released" else torch.full_like(p.theta, 2.0)
+    constants = backend.sense_constants(p.vectors, theta, p.bias, kernel)
+    norm, D = p.features.norm(dim=1), p.features @ p.vectors.t()
+    words, where = SenseIndex(p.sense_to_word, p.n_words).compressed, int(D[1].argmin())
+    D[1, where] = value
+    chunk = backend.Chunk(D, norm, 1 / norm, constants)
+    totals = backend.forward(chunk)
+    assert totals.total.isnan().tolist() == [False, True, False]
+    log_probs = backend.word_log_probs(chunk, words)
+    assert log_probs.isnan().all(1).tolist() == [False, True, False]
+    assert log_probs[[0, 2]].isfinite().all()
+    if np.isnan(value):
+        own = p.sense_to_word[where].int().expand(3).contiguous()
+        assert backend.target_logsumexp(chunk, totals.top, words, own).lse.isnan().tolist() == [False, True, False]
+        assert backend.word_logsumexp(chunk, totals.top, words).lse_sum.isnan().tolist() == [False, True, False]

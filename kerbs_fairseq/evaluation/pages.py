@@ -1,33 +1,42 @@
 """Tables in pages: what stands between two markers is made from the JSON files of results.
 
-``<!-- results: NAME -->`` is followed by the table of docs/results/NAME.json, ``<!-- results -->`` by a summary of all;
-``<!-- end of results -->`` ends both.
+``<!-- results: NAME -->`` is followed by the table of docs/results/NAME.json without variants of its cells,
+``<!-- factors: NAME -->`` by what each setting of KerBS is worth there, variants included, and ``<!-- results -->`` by
+a summary of all; ``<!-- end of results -->`` ends each.
 """
 
 import re
 from pathlib import Path
 from typing import Any
 
+from kerbs_fairseq.evaluation.factors import factors_of
 from kerbs_fairseq.evaluation.table import markdown_of, summary
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_text
 from kerbs_fairseq.runs.files import write as write_file
 
-MARKED = re.compile(r"(<!-- results(?:: (\S+))? -->\n)(.*?)(<!-- end of results -->)", re.S)
-OPENING = re.compile(r"<!-- results(?:: \S+)? -->")
+OPENING = re.compile(r"<!-- (?:results|results: \S+|factors: \S+) -->")
+MARKED = re.compile(r"(<!-- (?:results|(results|factors): (\S+)) -->\n)(.*?)(<!-- end of results -->)", re.S)
 NOTHING = "(not run yet)\n"
+
+
+def without_variants(results: dict[str, Any]) -> dict[str, Any]:
+    """The same results with the cells of the protocol alone."""
+    return {**results, "cells": {name: cell for name, cell in results["cells"].items() if "+" not in name}}
 
 
 def filled(page: str, results: dict[str, dict[str, Any]]) -> str:
     """The text of a page with all its tables as they should be."""
 
     def table(match: "re.Match[str]") -> str:
-        name = match[2]
-        if name is None:
-            content = summary(list(results.values())) if results else NOTHING
+        kind, name = match[2], match[3]
+        if not results or (kind and name not in results):
+            content = NOTHING
+        elif kind is None:
+            content = summary(list(results.values()))
         else:
-            content = markdown_of(results[name]) if name in results else NOTHING
-        return f"{match[1]}\n{content}\n{match[4]}"
+            content = factors_of(results[name]) if kind == "factors" else markdown_of(without_variants(results[name]))
+        return f"{match[1]}\n{content}\n{match[5]}"
 
     return MARKED.sub(table, page)
 

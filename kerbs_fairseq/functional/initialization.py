@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Optional
 
 import torch
@@ -92,32 +93,50 @@ def distribute(n: int, spare: int, most: int, evenly: bool, generator: torch.Gen
     return torch.bincount(drawn.div(max(most, 1), rounding_mode="floor"), minlength=n)
 
 
+@dataclass(frozen=True)
+class InitialAllocation:
+    """How senses are allocated before training: ``ratio`` per word, from ``min_senses`` to ``max_senses`` each.
+
+    ``how``: by ``frequency`` (see :func:`allocate` for ``power`` and ``min_count``), at ``random`` (the paper) or
+    ``uniform``ly (the released code).
+    """
+
+    ratio: float
+    min_senses: int = 1
+    max_senses: int = 16
+    how: str = "random"
+    power: float = 1.0
+    min_count: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_bounds(self.ratio, self.min_senses, self.max_senses)
+        check_power(self.power, self.min_count)
+        if self.how not in INITIAL_MAPS:
+            raise ValueError(f"unknown initial allocation {self.how!r}: one of {', '.join(INITIAL_MAPS)}")
+        for name, value, unused in (("power", self.power, 1.0), ("min_count", self.min_count, 0.0)):
+            if self.how != "frequency" and value != unused:
+                raise ValueError(f"{name} has no effect with init={self.how!r}: it is of init='frequency', with counts")
+
+
 def initial_senses(
     n_words: int,
-    ratio: float,
-    min_senses: int = 1,
-    max_senses: int = 16,
-    how: str = "random",
+    allocation: InitialAllocation,
     counts: Optional[Tensor] = None,
     single: Sequence[int] = (),
     seed: int = 1,
-    power: float = 1.0,
-    min_count: float = 0.0,
 ) -> Tensor:
     """The number of senses of each word (words,), the same on every machine for the same ``seed``.
 
     Words in ``single`` (special symbols) get one sense, whatever the bounds. The n others get round(ratio · n) senses
-    in all, each at least ``min_senses``. The rest is allocated by ``frequency`` (see :func:`allocate`, with ``counts``
-    (words,)), at ``random`` (the paper) or ``uniform``ly (the released code).
+    in all, each at least the minimum. ``counts`` (words,) are needed for an allocation by frequency.
     """
-    check_bounds(ratio, min_senses, max_senses)
-    check_power(power, min_count)
+    min_senses, max_senses, min_count = allocation.min_senses, allocation.max_senses, allocation.min_count
     ordinary = torch.ones(n_words, dtype=torch.bool)
     ordinary[list(single)] = False
     n = int(ordinary.sum())
-    total = round(ratio * n)
+    total = round(allocation.ratio * n)
     generator = torch.Generator().manual_seed(seed)
-    if how == "frequency":
+    if allocation.how == "frequency":
         if counts is None:
             raise ValueError("allocation by frequency needs the words' counts")
         if len(counts) != n_words:
@@ -129,12 +148,10 @@ def initial_senses(
                 f"{min_count:g} occurrences each: lower the minimum count, or ask for {min_senses} senses per word"
             )
         shuffled = torch.randperm(n, generator=generator)
-        numbers = allocate(need, total, min_senses, max_senses, power, min_count, shuffled)
-    elif how in ("random", "uniform"):
-        spare = total - min_senses * n
-        numbers = min_senses + distribute(n, spare, max_senses - min_senses, how == "uniform", generator)
+        numbers = allocate(need, total, min_senses, max_senses, allocation.power, min_count, shuffled)
     else:
-        raise ValueError(f"unknown initial allocation {how!r}: one of {', '.join(INITIAL_MAPS)}")
+        spare = total - min_senses * n
+        numbers = min_senses + distribute(n, spare, max_senses - min_senses, allocation.how == "uniform", generator)
     senses = torch.ones(n_words, dtype=torch.long)
     senses[ordinary] = numbers
     return senses

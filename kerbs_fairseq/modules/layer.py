@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.decoding import WordScorer
 from kerbs_fairseq.functional.eager import eager
-from kerbs_fairseq.functional.initialization import initial_bias, initial_senses, initial_vectors, map_of
+from kerbs_fairseq.functional.initialization import (
+    InitialAllocation,
+    initial_bias,
+    initial_senses,
+    initial_vectors,
+    map_of,
+)
 from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.functional.reference import reference_loss
 from kerbs_fairseq.functional.types import Loss
@@ -97,10 +103,8 @@ class KernelizedBayesianSoftmax(nn.Module):
             if given is not None and tuple(given.shape) != shape:
                 raise ValueError(f"{name} has the shape {tuple(given.shape)}, and {shape} is needed")
         init = init or ("random" if counts is None else "frequency")
-        for name, value, unused in (("power", power, 1.0), ("min_count", min_count, 0.0)):
-            if init != "frequency" and value != unused:
-                raise ValueError(f"{name} has no effect with init={init!r}: it is of init='frequency', with counts")
-        numbers = initial_senses(n_words, senses, min_senses, max_senses, init, counts, single, seed, power, min_count)
+        allocation = InitialAllocation(senses, min_senses, max_senses, init, power, min_count)
+        numbers = initial_senses(n_words, allocation, counts, single, seed)
         sense_to_word = map_of(numbers)
         vectors = initial_vectors(word_vectors.detach(), sense_to_word, init_vectors, seed + 1)
         of_words = torch.zeros_like(vectors[:1, 0]).repeat(n_words) if word_bias is None else word_bias.detach()
@@ -110,15 +114,15 @@ class KernelizedBayesianSoftmax(nn.Module):
             n_words,
             max_senses,
             kernel,
-            theta_init,
-            theta_bound,
-            min_senses,
-            single,
-            initial_bias(of_words, sense_to_word, bias),
-            senses,
-            vocabulary,
-            theta_rate,
-            bias_rate,
+            theta_init=theta_init,
+            theta_bound=theta_bound,
+            min_senses=min_senses,
+            single=single,
+            bias=initial_bias(of_words, sense_to_word, bias),
+            ratio=senses,
+            vocabulary=vocabulary,
+            theta_rate=theta_rate,
+            bias_rate=bias_rate,
         )
         self.statistics = SenseStatistics(n_words, len(vectors), decay)
         self.in_features, self.chunk, self.reference = in_features, chunk, reference

@@ -56,8 +56,8 @@ GPU_FAULTS = [
         "half precision",
         GPU,
         "smoothing is left out of the gradient",
-        "smoothed = None if word is None else smooth",
-        "smoothed = None if word is None else 0 * smooth",
+        "None if self._totals.word is None else smooth)",
+        "None if self._totals.word is None else 0 * smooth)",
         "test_dispatch.py",
     ),
     Fault(

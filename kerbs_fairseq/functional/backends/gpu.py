@@ -24,7 +24,7 @@ class TritonKernels:
         self.sums = torch.zeros(4, len(senses.vectors), dtype=torch.float32, device=senses.vectors.device)
         self._gradient: Optional[Tensor] = None
         self._target: Optional[Tensor] = None
-        self._totals: Optional[tuple[triton.Totals, triton.TargetTotals, Optional[triton.WordTotals]]] = None
+        self._totals: Optional[triton.ChunkTotals] = None
 
     def chunk(self, D: Tensor, norms: FeatureNorms) -> triton.Chunk:
         """What the kernels work on."""
@@ -37,7 +37,7 @@ class TritonKernels:
         totals = triton.forward(chunk)
         own = triton.target_logsumexp(chunk, totals.top, rows, self._target, self.most)
         word = triton.word_logsumexp(chunk, totals.top, rows) if words else None
-        self._totals = totals, own, word
+        self._totals = triton.ChunkTotals(totals, own, word)
         top, total, mean = (x.unsqueeze(1) for x in totals)
         in_nats = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
         if word is None:
@@ -50,14 +50,11 @@ class TritonKernels:
         """After :meth:`forward` of the same chunk."""
         assert self._totals is not None
         assert self._target is not None
-        of_chunk, own, word = self._totals
-        scale, smooth, weight = (x.flatten().contiguous() for x in weights)
-        smoothed = None if word is None else smooth
-        by_norm = triton.norm_gradient(of_chunk, scale, own, weight, smoothed, word)
+        scale, smooth, target = (x.flatten().contiguous() for x in weights)
+        of_tokens = triton.Weights(scale, target, None if self._totals.word is None else smooth)
+        by_norm = triton.norm_gradient(self._totals, of_tokens)
         chunk, words, out = self.chunk(D, norms), self.rows.sense_to_word, self.gradient_table(D)
-        dD = triton.backward(
-            chunk, of_chunk.top, scale, self._target, own, weight, words, self.sums, smoothed, word, out
-        )
+        dD = triton.backward(chunk, self._totals, of_tokens, self._target, words, self.sums, out)
         return dD, by_norm.unsqueeze(1)
 
     def gradient_table(self, D: Tensor) -> Tensor:

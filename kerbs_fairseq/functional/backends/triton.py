@@ -8,7 +8,7 @@ senses of its word. One chunk:
     totals = forward(chunk)
     targets = target_logsumexp(chunk, totals.top, words, target)
     word = word_logsumexp(chunk, totals.top, words)                     for label smoothing only
-    dD = backward(chunk, totals.top, …)                                 in the place of D, or in another precision
+    dD = backward(chunk, ChunkTotals(totals, targets, word), …)         in the place of D, or in another precision
     log_probs = word_log_probs(chunk, words)                            for decoding, instead of all of these
 
 No atomics: every sum is taken in an order that the shapes alone decide, so that repeats are equal to the last bit.
@@ -26,9 +26,11 @@ from kerbs_fairseq.functional.backends.triton_data import (
     BLOCKS,
     Block,
     Chunk,
+    ChunkTotals,
     SenseConstants,
     TargetTotals,
     Totals,
+    Weights,
     WordTotals,
     chunk_of_products,
     padded,
@@ -47,9 +49,9 @@ except Exception as error:  # of whatever kind: an installation for other hardwa
     MISSING = f"triton cannot be imported ({type(error).__name__}: {error})"
 
 __all__ = [
-    "Block", "Chunk", "SenseConstants", "TargetTotals", "Totals", "WordTotals", "available", "backward",
-    "chunk_of_products", "forward", "norm_gradient", "sense_constants", "target_logsumexp", "word_log_probs",
-    "word_logsumexp",
+    "Block", "Chunk", "ChunkTotals", "SenseConstants", "TargetTotals", "Totals", "Weights", "WordTotals", "available",
+    "backward", "chunk_of_products", "forward", "norm_gradient", "sense_constants", "target_logsumexp",
+    "word_log_probs", "word_logsumexp",
 ]  # fmt: skip
 OLDEST = (3, 0)  # of Triton
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of D and its gradient
@@ -139,45 +141,40 @@ def word_log_probs(chunk: Chunk, words: CompressedRows, out: Optional[Tensor] = 
 
 def backward(
     chunk: Chunk,
-    top: Tensor,
-    scale: Tensor,
+    totals: ChunkTotals,
+    weights: Weights,
     target: Tensor,
-    targets: TargetTotals,
-    target_weight: Tensor,
     sense_to_word: Tensor,
     sums: Tensor,
-    smooth: Optional[Tensor] = None,
-    word: Optional[WordTotals] = None,
     out: Optional[Tensor] = None,
 ) -> Tensor:
     """The gradient by D, G ∂K/∂D, in ``out`` (n, S) or else in the place of D; adds to ``sums`` (4, S).
 
-    G_j = scale e^(K_j − top) − smooth P(j | its word) − target_weight P(j | target) [j is a sense of the target];
-    ``scale``, ``target_weight`` and ``smooth`` are (n,), the latter comes with ``word`` or not at all; ``target`` (n,)
-    and ``sense_to_word`` (S,) are int32. The sums are Σ G|h|F, Σ G|h|c²φ', Σ G|h|c where ``released`` is the inner
-    product, and Σ G if there is a bias; rows that a kernel does not have stay as they are. In float16 small weights
-    make G underflow: scale them up before, and everything down afterwards. Padding of rows is written to.
+    G is that of ``weights``; ``target`` (n,) and ``sense_to_word`` (S,) are int32. The sums are Σ G|h|F, Σ G|h|c²φ',
+    Σ G|h|c where ``released`` is the inner product, and Σ G if there is a bias; rows that a kernel does not have stay
+    as they are. In float16 small weights make G underflow: scale them up before, and everything down afterwards.
+    Padding of rows is written to.
     """
     n, S = _checked(chunk)
-    D, constants = chunk.D, chunk.constants
+    D, constants, top, word = chunk.D, chunk.constants, totals.all.top, totals.word
     out = D if out is None else out
     if out.shape != D.shape or out.stride(1) != 1 or out.dtype not in DTYPES:
         raise ValueError(f"a gradient {tuple(out.shape)} {out.dtype} of products {tuple(D.shape)}")
-    if sums.shape != (4, S) or not sums.is_contiguous() or (smooth is None) is not (word is None):
-        raise ValueError("sums must be (4, senses), contiguous; smooth and word come together")
+    if sums.shape != (4, S) or not sums.is_contiguous() or (weights.word is None) is not (word is None):
+        raise ValueError("sums must be (4, senses), contiguous; weights and totals of words come together")
     if n == 0:
         return out
     wanted = {"paper": 0b0011, "dot": 0, "released": 0b0111}[constants.kernel] | (0b1000 * constants.has_bias)
-    block = BLOCKS["backward" if smooth is None else "backward, smoothing"]
+    block = BLOCKS["backward" if word is None else "backward, smoothing"]
     col_blocks = triton.cdiv(S, block.cols)
     per_part, n_parts = _split(n, block.rows, col_blocks * block.warps)
     parts = chunk.h_norm.new_empty(n_parts, 4, constants.table.size(1))
-    smoothing = (top, top, 0) if smooth is None or word is None else (smooth, *_rows(word.log2))
+    smoothing = (top, top, 0) if word is None else (weights.word, *_rows(word.log2))
     with _on(D):
         kernels.backward_kernel[(col_blocks, n_parts)](
-            *_senses(chunk), *_rows(out), n, S, min(_width(D), _width(out)), top, scale, target, targets.top,
-            targets.total, target_weight, sense_to_word, *smoothing, parts, per_part,
-            KERNEL=KERNELS.index(constants.kernel), SMOOTH=smooth is not None, BIAS=constants.has_bias,
+            *_senses(chunk), *_rows(out), n, S, min(_width(D), _width(out)), top, weights.all, target,
+            totals.target.top, totals.target.total, weights.target, sense_to_word, *smoothing, parts, per_part,
+            KERNEL=KERNELS.index(constants.kernel), SMOOTH=word is not None, BIAS=constants.has_bias,
             ROWS=block.rows, COLS=block.cols, **block.launch,
         )  # fmt: skip
         if wanted:
@@ -189,17 +186,10 @@ def backward(
     return out
 
 
-def norm_gradient(
-    totals: Totals,
-    scale: Tensor,
-    targets: TargetTotals,
-    target_weight: Tensor,
-    smooth: Optional[Tensor] = None,
-    word: Optional[WordTotals] = None,
-) -> Tensor:
+def norm_gradient(totals: ChunkTotals, weights: Weights) -> Tensor:
     """Σ_j G_j K0_j / |h| (n,), the gradient by |h|, with G as in :func:`backward`."""
-    gradient = scale * totals.mean - target_weight * targets.mean
-    return gradient if smooth is None or word is None else gradient - smooth * word.mean
+    gradient = weights.all * totals.all.mean - weights.target * totals.target.mean
+    return gradient if weights.word is None or totals.word is None else gradient - weights.word * totals.word.mean
 
 
 def _words(

@@ -91,6 +91,26 @@ class WordTotals(NamedTuple):
     mean: Tensor  # (n,): Σ_words Σ_j P(j | word) K0_j / |h|
 
 
+class ChunkTotals(NamedTuple):
+    """What the forward kernels leave for the backward kernel; ``word`` for label smoothing only."""
+
+    all: Totals
+    target: TargetTotals
+    word: Optional[WordTotals] = None
+
+
+class Weights(NamedTuple):
+    """Of the gradient of each token, (n,), contiguous.
+
+    G_j = all e^(K_j − top) − word P(j | its word) − target P(j | target) [j is a sense of the target]. ``word`` comes
+    with the totals of words, or not at all.
+    """
+
+    all: Tensor
+    target: Tensor
+    word: Optional[Tensor] = None
+
+
 def padded(size: int) -> int:
     """``size``, or the next multiple of the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,62 @@
+"""What each setting of KerBS is worth: one table per model, on the validation set, with one setting changed per row."""
+
+from typing import Any, Optional
+
+from kerbs_fairseq.evaluation.paper import ARMS, TASKS
+from kerbs_fairseq.evaluation.table import Cell, mean_and_spread, row, signed, size_of, spread, values_of
+
+COLUMNS = ("setting", "cell", "parameters", "validation ppl per token", "against `kerbs`", "against softmax")
+MEASURE = "valid_ppl"
+
+
+def options_of(text: str) -> list[str]:
+    """The options behind ``--`` in a command, each with its values: ["--lr 0.008", "--kerbs-senses 2"]."""
+    _, _, behind = text.partition(" -- ")
+    options: list[str] = []
+    for word in behind.split():
+        if word.startswith("--") or not options:
+            options.append(word)
+        else:
+            options[-1] += f" {word}"
+    return options
+
+
+def setting_of(name: str, cell: Cell, standard: Cell) -> str:
+    """The options in which a cell differs from ``standard``, as they were given."""
+    arm = ARMS[name.partition("+")[0].partition("-")[2]]
+    own = [one for one in options_of(cell.get("train", "")) if one not in options_of(standard.get("train", ""))]
+    options = [*([arm.options] if arm.options else []), *own]
+    return f"`{' '.join(options)}`" if options else "the defaults"
+
+
+def percent_of(cell: Cell, other: Optional[Cell]) -> str:
+    """The mean difference over the seeds that both have, with its spread: −7.3 % ± 0.2."""
+    ours, theirs = ({} if one is None else one["seeds"] for one in (cell, other))
+    seeds = [seed for seed in ours if MEASURE in ours[seed] and MEASURE in theirs.get(seed, {})]
+    if not seeds:
+        return ""
+    differences = [100 * (ours[seed][MEASURE] / theirs[seed][MEASURE] - 1) for seed in seeds]
+    text = f"{signed(sum(differences) / len(seeds), 1)} %"
+    return f"{text} ± {spread(differences):.1f}" if len(seeds) > 1 else text
+
+
+def factors_of(results: dict[str, Any]) -> str:
+    """For every model with KerBS: the softmax, KerBS, and each of its arms and variants."""
+    task, cells = TASKS[results["task"]], results["cells"]
+    tables = []
+    for model in task.models:
+        standard, softmax = cells.get(f"{model}-kerbs"), cells.get(f"{model}-softmax")
+        if standard is None:
+            continue
+        lines = [row(COLUMNS), row(["---"] * len(COLUMNS))]
+        for name in task.in_order(cells):
+            arm = name.partition("+")[0].removeprefix(f"{model}-")
+            if name != f"{model}-softmax" and (arm not in ARMS or ARMS[arm].head != "kerbs"):
+                continue
+            cell = cells[name]
+            setting = "softmax" if cell is softmax else setting_of(name, cell, standard)
+            against = ["" if cell is other else percent_of(cell, other) for other in (standard, softmax)]
+            values = mean_and_spread(values_of(cell, MEASURE))
+            lines.append(row([setting, f"`{name}`", size_of(cell), values, *against]))
+        tables.append("\n".join(lines) + "\n")
+    return "\n".join(tables)
