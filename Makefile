@@ -2,7 +2,7 @@
 # make test   the tests
 # make test-all   and those that repeat in another shape what others test (some five minutes more)
 # make lint   ruff and mypy
-# make mutants   put seeded faults into a copy, one at a time: a test must catch each (some five minutes)
+# make mutants   put seeded faults into a copy, one at a time: a test must catch each (some ten minutes)
 # make chaos  kill trainings, fill their disk: none loses anything (some ten minutes; a full disk needs root)
 # make test-python PYTHON=python3.13   the tests with another Python, in an environment of its own
 # make test-install   the README's install commands in new environments, with new and old pip and uv (minutes)

@@ -1,1 +1,1 @@
-"""Measurements, as ratios in one run: absolute times and sizes depend on the machine."""
+"""Benchmarks. Results are ratios within one run: absolute times and sizes depend on the machine."""

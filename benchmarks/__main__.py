@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: all of them, one after the other; some twenty minutes on two cores."""
+"""``python -m benchmarks``: run all benchmarks one after the other; about twenty minutes on two cores."""
 
 import argparse
 import subprocess
@@ -21,7 +21,7 @@ ALL = (
 
 
 def on_gpu(device: str) -> tuple[list[str], ...]:
-    """The layer in each precision, with and without label smoothing; updates and beam search of whole models."""
+    """Return runs for a GPU: the layer in each precision, with and without label smoothing; updates; beam search."""
     return (
         ["device", "--device", device],
         ["device", "--device", device, "--label-smoothing", "0.1"],
@@ -31,7 +31,7 @@ def on_gpu(device: str) -> tuple[list[str], ...]:
 
 
 def main() -> None:
-    """Run them, and say at the end which failed."""
+    """Run the benchmarks, and report at the end which failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "only", nargs="*", help=f"of {', '.join(dict.fromkeys(name for name, *_ in (*ALL, *on_gpu(''))))}"

@@ -1,7 +1,7 @@
 """``python -m benchmarks.decoding``: tokens per second of beam search, KerBS and MoS against softmax.
 
-Models of the paper's sizes with fresh weights; every search is made to run to the same length, so that all arms do the
-same work. With ``--data`` the source sentences are those of a preprocessed test set.
+Models have the paper's sizes and random weights. Every search is made to run to the same length, so that all arms do
+the same work. With ``--data`` the source sentences are those of a preprocessed test set.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from benchmarks import models, timing
 
 
 def generator(built: Any, beam: int, length: int) -> Any:
-    """A beam search that always runs for ``length`` steps."""
+    """Return a beam search that always runs for ``length`` steps."""
     command = f"unused --path unused --beam {beam} --max-len-a 0 --max-len-b {length} --min-len {length}"
     args = options.parse_args_and_arch(options.get_generation_parser(), command.split())
     return built.task.build_generator([built.model], convert_namespace_to_omegaconf(args).generation)
@@ -53,7 +53,8 @@ def main() -> None:
         title = f"{model}, beam {args.beam}, {batch['nsentences']} sentences, {args.length} steps, {words} words"
         timing.show(f"{title}: time", times, "softmax")
         speeds = {head: 1 / middle for head, (middle, _, _) in timing.ratios(times, "softmax").items()}
-        print("  tokens per second: " + ", ".join(f"{head} {speed:.2f}" for head, speed in speeds.items()), flush=True)
+        listed = ", ".join(f"{head} {speed:.2f}" for head, speed in speeds.items())
+        print(f"  tokens per second, softmax = 1: {listed}", flush=True)
         settings = {"model": model, "words": words, "beam": args.beam, "length": args.length, "device": args.device}
         settings["half"] = args.half
         settings["sentences"] = batch["nsentences"]
@@ -61,14 +62,14 @@ def main() -> None:
 
 
 class Search:
-    """Each call searches the translations of one batch."""
+    """A callable that translates one batch by beam search."""
 
     def __init__(self, built: Any, beam: int, length: int, batch: dict[str, Any]) -> None:
         built.model.eval()
         self.built, self.batch, self.generator = built, batch, generator(built, beam, length)
 
     def __call__(self) -> None:
-        """One search."""
+        """Run one search."""
         self.built.task.inference_step(self.generator, [self.built.model], self.batch)
 
 

@@ -1,8 +1,8 @@
 """``python -m benchmarks.device --device cuda``: the output layer on one device in each precision.
 
 Time of loss and gradients, and of a decoding step, as ratios to a softmax over the words in the same precision; peak
-memory of the loss. In the title stands what docs/performance.md predicts, from the bytes and operations that
-:func:`costs` counts. Errors are what ``make test-gpu`` prints.
+memory of the loss. The title shows what docs/performance.md predicts, from the bytes and operations that :func:`costs`
+counts. ``make test-gpu`` prints the errors.
 """
 
 import functools
@@ -27,7 +27,7 @@ RATIOS = (1.0, 1.125, 1.5, 3.0)
 
 
 class Card(NamedTuple):
-    """Peaks of a GPU: operations per second in half precision (tensor cores) and in float32, bytes per second."""
+    """Peak rates of a GPU: operations per second in half precision (tensor cores) and in float32, bytes per second."""
 
     half: float
     float32: float
@@ -39,24 +39,24 @@ CARDS = {
     "H100": Card(990e12, 67e12, 3.35e12),
     "RTX 4090": Card(165e12, 82e12, 1.01e12),
 }
-ACHIEVED_OPERATIONS, ACHIEVED_BYTES = 0.7, 0.85  # of these peaks, by large products and by kernels that stream memory
+ACHIEVED_OPERATIONS, ACHIEVED_BYTES = 0.7, 0.85  # share of the peaks that large products and memory-bound kernels reach
 STEP = 160  # rows of a decoding step: 32 sentences, beam 5
 
 
 class Cost(NamedTuple):
-    """Of one token: operations in matrix products, and bytes to and from memory."""
+    """The cost of one token: operations in matrix products, and bytes to and from memory."""
 
     operations: float
     bytes: float
 
     def seconds(self, card: Card, half: bool = True) -> float:
-        """Products and element-wise kernels one after the other."""
+        """Return the time of products and element-wise kernels, one after the other."""
         peak = card.half if half else card.float32
         return self.operations / (peak * ACHIEVED_OPERATIONS) + self.bytes / (card.bytes * ACHIEVED_BYTES)
 
 
 def costs(case: Case) -> dict[str, Cost]:
-    """Per token, in half precision, label smoothing off; of the vectors what all tokens of a chunk read and write.
+    """Return costs per token, in half precision, without label smoothing; the tokens of a chunk share those of vectors.
 
     A softmax as fairseq's criterion computes it: logits in half (2 bytes written), log_softmax in float32 (2 read, 4
     written), the gradient of nll_loss (4 written), that of log_softmax (8 read, 2 written), which two products read
@@ -78,7 +78,7 @@ def costs(case: Case) -> dict[str, Cost]:
 
 
 def predictions(case: Case) -> dict[str, dict[str, float]]:
-    """For each card the ratios of KerBS to a softmax, in training, in decoding, and with float32 products."""
+    """Return for each card the ratios of KerBS to a softmax: in training, in decoding, and with float32 products."""
     cost, result = costs(case), {}
     for name, card in CARDS.items():
         one, step = cost["softmax"].seconds(card), cost["softmax, decoding"].seconds(card)
@@ -91,19 +91,19 @@ def predictions(case: Case) -> dict[str, dict[str, float]]:
 
 
 def moved(senses: Senses, device: str, dtype: torch.dtype) -> Senses:
-    """Vectors in ``dtype``, θ and bias in float32."""
+    """Return ``senses`` on ``device``, vectors in ``dtype``, θ and bias in float32."""
     theta, bias = (None if x is None else x.detach().to(device).requires_grad_() for x in (senses.theta, senses.bias))
     vectors = senses.vectors.detach().to(device, dtype).requires_grad_()
     return Senses(vectors, theta, bias, SenseIndex(senses.index.sense_to_word.to(device), senses.index.n_words))
 
 
 def log_softmax(features: Tensor, vectors: Tensor) -> Tensor:
-    """As fairseq's models: logits in the precision of the features, their log-softmax in float32 without a copy."""
+    """Return log-probabilities as in fairseq: logits in the features' precision, log-softmax in float32, no copy."""
     return functional.log_softmax(features @ vectors.t(), 1, dtype=torch.float32)
 
 
 def arms(case: Case, device: str, dtype: torch.dtype, smoothing: float) -> dict[str, dict[str, Callable[[], Any]]]:
-    """Of training and of decoding."""
+    """Return the arms of training and of decoding."""
     torch.manual_seed(0)
     h = functional.normalize(torch.randn(case.tokens, case.features)) * case.features**0.5
     h = h.to(device, dtype).requires_grad_()
@@ -144,7 +144,7 @@ def arms(case: Case, device: str, dtype: torch.dtype, smoothing: float) -> dict[
 
 
 def peak_memory(device: str, arm: Callable[[], Any]) -> float:
-    """MiB that an arm needs at most, on a GPU."""
+    """Return the peak memory of an arm on a GPU, in MiB."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

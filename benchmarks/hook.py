@@ -1,4 +1,4 @@
-"""``python -m benchmarks.hook``: what counting and moving senses cost, as a share of the time of an update.
+"""``python -m benchmarks.hook``: time of counting and moving senses, as a share of the time of an update.
 
 The update is that of the output layer alone (loss, gradients, Adam): the rest of a model only makes the share smaller.
 The parts are timed by themselves in the same run; an event's time is divided by the updates between two events.
@@ -22,7 +22,7 @@ SENSES = PRESETS["default"]["kerbs_senses"]
 
 
 class Clock:
-    """Times of named parts."""
+    """A record of the times of named parts."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = {}
@@ -35,12 +35,12 @@ class Clock:
         return result
 
     def median(self, name: str) -> float:
-        """In seconds, the first time left out."""
+        """Return the median time in seconds, without the first time."""
         return statistics.median(self.times[name][1:])
 
 
 class Decoder:
-    """As much of a decoder as reallocation looks at."""
+    """The part of a decoder that reallocation uses."""
 
     def __init__(self, head: KernelizedBayesianSoftmax, words: int) -> None:
         self.head = head
@@ -48,9 +48,9 @@ class Decoder:
 
 
 def measure(tokens: int, features: int, words: int, every: int, rounds: int) -> Clock:
-    """Times of ``step``, ``count``, ``update`` and ``event``."""
+    """Measure the times of ``step``, ``count``, ``update`` and ``event``."""
     torch.manual_seed(0)
-    frequency = 1 / torch.arange(1.0, words + 1)  # words as in a text: most are seen by no batch
+    frequency = 1 / torch.arange(1.0, words + 1)  # Zipf's law, as in a text: most words are in no batch
     head = KernelizedBayesianSoftmax(features, words, counts=frequency * 1e7)
     args = KerbsOptions()
     args.kerbs_reallocate_every, args.kerbs_reallocate_after = every, 0

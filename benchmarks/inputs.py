@@ -1,8 +1,8 @@
-"""``python -m benchmarks.inputs``: what the choices of --kerbs-input cost in training, relative to ``untied``.
+"""``python -m benchmarks.inputs``: training time with each --kerbs-input, relative to ``untied``.
 
-An update of a whole model (forward, backward, Adam) on synthetic sentences, for the Transformer of the paper's size and
-the LSTM 512/256; the choices take turns within one run, and medians are compared. As all batches are of one shape, the
-ratio of updates is that of epochs.
+An update of a whole model (forward, backward, Adam) on synthetic sentences, for the Transformer of the paper's size,
+the LSTM 512/256 and the GRU language model. The choices take turns within one run, and medians are compared. All
+batches have the same shape, so the ratio of updates is that of epochs.
 """
 
 import tempfile
@@ -17,13 +17,13 @@ CHOICES = ("untied", "usage", "posterior")
 
 
 class Updates:
-    """Each call trains on the next synthetic batch."""
+    """A callable that trains on the next synthetic batch."""
 
     def __init__(self, trainer: Any, batches: list[dict[str, Any]]) -> None:
         self.trainer, self.batches = trainer, iter(batches)
 
     def __call__(self) -> None:
-        """One update."""
+        """Make one update."""
         self.trainer.train_step([next(self.batches)])
 
 

@@ -1,9 +1,8 @@
 """``python -m benchmarks.layer``: time of output layers, forward and backward, as ratios to a softmax over the words.
 
-Words are as frequent as in a text (the i-th word has a share of 1/i), senses are allocated by frequency.
-``--checkpoint`` takes the norms of vectors, θ and biases from a trained KerBS model, sampled until the vocabulary has
-the wanted size; directions are random, and features have the norm 13, as in a trained model. ``--grow`` varies one size
-after the other.
+Word frequencies follow Zipf's law (the i-th word has a share proportional to 1/i), and senses are allocated by them.
+``--checkpoint`` samples the norms of vectors, θ and biases from a trained KerBS model; directions are random, and
+features have the norm 13, as in a trained model. ``--grow`` varies one size after the other.
 """
 
 import argparse
@@ -32,7 +31,7 @@ Arm = Callable[[], Any]
 
 
 class Case(NamedTuple):
-    """Sizes, the senses per word, and the most that one word has."""
+    """Sizes, the senses per word, and the most senses that one word has."""
 
     tokens: int
     features: int
@@ -42,12 +41,12 @@ class Case(NamedTuple):
 
 
 def zipf(words: int) -> Tensor:
-    """How often each word occurs (words,)."""
+    """Return the count of each word (words,), by Zipf's law."""
     return 1e7 / torch.arange(1.0, words + 1)
 
 
 def senses_of(case: Case, checkpoint: Optional[str] = None) -> tuple[Senses, float]:
-    """(senses, norm of features): fresh, or with the norms, θ and biases of a trained model."""
+    """Return (senses, norm of features): newly initialized, or with the norms, θ and biases of a trained model."""
     allocation = InitialAllocation(case.ratio, max_senses=max(case.most, round(case.ratio)), how="frequency")
     words = map_of(initial_senses(case.words, allocation, zipf(case.words)))
     vectors = torch.randn(len(words), case.features) * case.features**-0.5
@@ -65,13 +64,13 @@ def senses_of(case: Case, checkpoint: Optional[str] = None) -> tuple[Senses, flo
 
 
 def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -> dict[str, Arm]:
-    """Each arm computes a loss, summed over the tokens, and its gradients."""
+    """Return the arms. Each computes a loss, summed over the tokens, and its gradients, or only the products."""
     torch.manual_seed(0)
     kerbs, norm = senses_of(case, checkpoint)
     dot = Senses(kerbs.vectors, None, kerbs.bias, kerbs.index, "dot")
     unbiased = Senses(kerbs.vectors, kerbs.theta, None, kerbs.index)
     few, _ = senses_of(case._replace(ratio=1.125, most=32))
-    at_most_4, at_most_64 = (senses_of(case._replace(most=most))[0] for most in (4, 64))  # as many senses in all
+    at_most_4, at_most_64 = (senses_of(case._replace(most=most))[0] for most in (4, 64))  # equally many senses in total
     one, _ = senses_of(case._replace(ratio=1.0))
     h = (functional.normalize(torch.randn(case.tokens, case.features)) * norm).requires_grad_()
     w = torch.randn(case.words, case.features).mul_(case.features**-0.5).requires_grad_()
@@ -132,7 +131,7 @@ def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -
 
 
 def grown() -> list[Case]:
-    """One size varied at a time."""
+    """Return cases in which one size is varied at a time."""
     base = Case(2048, 256, 10000)
     steps: dict[str, tuple[Any, ...]] = {
         "tokens": (512, 1024, 4096), "features": (128, 512), "words": (3000, 30000), "ratio": (1, 1.125, 2, 3)
@@ -156,7 +155,7 @@ def main() -> None:
 
 
 def run(args: argparse.Namespace, case: Case) -> None:
-    """One size."""
+    """Measure one case."""
     running = arms(case, args.label_smoothing, args.checkpoint)
     wanted = args.arms or ([SOFTMAX, "three products over senses", "KerBS"] if args.grow else list(running))
     unknown = set(wanted) - set(running)

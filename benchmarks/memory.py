@@ -1,8 +1,8 @@
 """``python -m benchmarks.memory``: peak memory of a training step under each head, and of the KerBS loss alone.
 
-Each case runs in a process of its own. Of a whole model the peak is that of the process less what it held before it had
-a model; of the loss alone, what the process needed above its inputs, outputs and gradients, compared with the one
-(tokens, senses) table of float32 that it avoids.
+Each case runs in a separate process. For a whole model, the result is the peak of the process minus its peak before the
+model was built. For the loss alone, it is the memory above inputs, outputs and gradients, compared with that of the
+(tokens, senses) table of float32 that the loss avoids.
 """
 
 import argparse
@@ -19,12 +19,12 @@ HEADS = ("softmax", "KerBS", "MoS")
 
 
 def peak() -> float:
-    """The most memory that this process has had, in MiB."""
+    """Return the peak memory of this process, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def loss_case(tokens: int, senses: int, features: int) -> float:
-    """Growth of the peak in MiB."""
+    """Return how much the loss raises the peak, in MiB."""
     import torch
 
     from benchmarks.layer import Case, senses_of
@@ -34,14 +34,14 @@ def loss_case(tokens: int, senses: int, features: int) -> float:
     words = round(senses / 1.5)
     table, _ = senses_of(Case(tokens, features, words))
     h, target = torch.randn(tokens, features).requires_grad_(), torch.randint(0, words, (tokens,))
-    chunked_loss(h[:4], table, target[:4]).loss.backward()  # what torch and the gradients allocate once
+    chunked_loss(h[:4], table, target[:4]).loss.backward()  # allocations that torch and the gradients make once
     before = peak()
     chunked_loss(h, table, target).loss.backward()
     return peak() - before
 
 
 def step_case(model: str, head: str, words: int, sentences: int, length: int) -> float:
-    """Peak of two training steps, in MiB above what was there before the model."""
+    """Return how much the model and two training steps raise the peak, in MiB."""
     import torch
 
     from benchmarks import models
@@ -57,7 +57,7 @@ def step_case(model: str, head: str, words: int, sentences: int, length: int) ->
 
 
 def in_its_own_process(*arguments: object) -> float:
-    """Run one case."""
+    """Run one case in a separate process; return its result in MiB."""
     command = [sys.executable, "-m", "benchmarks.memory", "--case", *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.strip().splitlines()[-1])

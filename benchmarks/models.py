@@ -1,4 +1,4 @@
-"""Models of the paper's sizes under each head, built as fairseq-train builds them, and batches for them."""
+"""Models of the paper's sizes with each head, built as fairseq-train builds them, and batches for them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,17 +30,17 @@ HEADS = {
 
 
 def synthetic_data(folder: Path, words: int) -> Path:
-    """A folder with dictionaries and nothing else."""
+    """Write dictionaries, and nothing else, to ``folder``; return it."""
     dictionary = Dictionary()
     for i in range(words - dictionary.nspecial):
-        dictionary.add_symbol(f"w{i}", n=round(1e7 / (i + 1)))  # as in a text
+        dictionary.add_symbol(f"w{i}", n=round(1e7 / (i + 1)))  # Zipf's law, as in a text
     for name in ("dict.de.txt", "dict.en.txt", "dict.txt"):
         dictionary.save(str(folder / name))
     return folder
 
 
 def trainer(folder: Path, model: str, head: str, more: str = "--cpu") -> Trainer:
-    """A model and what updates it; ``folder`` holds dictionaries, or a whole preprocessed corpus."""
+    """Build a model and its trainer; ``folder`` has dictionaries, or a whole preprocessed corpus."""
     prefix, criterion = HEADS[head]
     command = f"{folder} --arch {prefix}{model} {MODELS[model]} {criterion} --optimizer adam --lr 5e-4 {more}"
     if model != "gru_lm" and (folder / "dict.de.txt").exists():
@@ -54,7 +54,7 @@ def trainer(folder: Path, model: str, head: str, more: str = "--cpu") -> Trainer
 
 
 def synthetic_batch(words: int, sentences: int, length: int, language_model: bool = False) -> dict[str, Any]:
-    """Sentences of one length."""
+    """Return a batch of random sentences of one length."""
     source, before, target = (torch.randint(4, words, (sentences, length)) for _ in range(3))
     lengths = torch.full((sentences,), length)
     net_input = {"src_tokens": source, "src_lengths": lengths}
@@ -65,7 +65,7 @@ def synthetic_batch(words: int, sentences: int, length: int, language_model: boo
 
 
 def real_batches(built: Trainer, split: str, tokens: int) -> Iterator[dict[str, Any]]:
-    """Batches of a corpus, in the order of an epoch."""
+    """Yield batches of a corpus, in the order of an epoch."""
     built.task.load_dataset(split)
     dataset = built.task.dataset(split)
     yield from built.task.get_batch_iterator(dataset, max_tokens=tokens, seed=1).next_epoch_itr(shuffle=True)

@@ -1,4 +1,4 @@
-"""Arms that take turns within one run, so that what disturbs the machine disturbs all of them; medians and ratios."""
+"""Time arms that take turns within one run, so that other load on the machine affects them all; medians and ratios."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ Times = dict[str, list[float]]
 
 
 def parser(name: str, description: str, rounds: int = 5) -> argparse.ArgumentParser:
-    """With the options that all benchmarks have."""
+    """Return a parser with the options that all benchmarks have."""
     built = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     built.add_argument("--rounds", type=int, default=rounds, help=f"timed rounds, after one to warm up ({rounds})")
     built.add_argument("--results", type=Path, default=RESULTS, help="file to append a line of JSON to")
@@ -28,7 +28,7 @@ def parser(name: str, description: str, rounds: int = 5) -> argparse.ArgumentPar
 
 
 def machine() -> dict[str, Any]:
-    """What the times depend on."""
+    """Return the hardware and the versions that the times depend on."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines()
     except OSError:
@@ -55,7 +55,7 @@ def finished() -> None:
 
 
 def race(arms: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
-    """Seconds of each arm in each round; the first round warms up, and each round begins with another arm."""
+    """Return seconds of each arm in each round, after one to warm up; each round begins with another arm."""
     times: Times = {name: [] for name in arms}
     names = list(arms)
     for number in range(rounds + 1):
@@ -70,7 +70,7 @@ def race(arms: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
 
 
 def ratios(times: Times, unit: str) -> dict[str, tuple[float, float, float]]:
-    """Median, least and most time of each arm, over the median of ``unit``."""
+    """Return the median, minimum and maximum time of each arm, divided by the median of ``unit``."""
     one = statistics.median(times[unit])
     return {name: (statistics.median(t) / one, min(t) / one, max(t) / one) for name, t in times.items()}
 

@@ -1,7 +1,7 @@
 """``python -m benchmarks.updates``: time of training updates of whole models, KerBS and MoS against softmax.
 
 Forward, backward and Adam, for the Transformer of the paper's size and the LSTM 512/256. With ``--data`` the batches
-are those of an epoch over a preprocessed corpus, a stretch of it in every round; without, sentences are made up.
+are those of an epoch over a preprocessed corpus, ``--stretch`` of them in every round; without, they are synthetic.
 """
 
 import itertools
@@ -52,13 +52,13 @@ def main() -> None:
 
 
 class Stretch:
-    """Each call trains on the batches of the next round."""
+    """A callable that trains on the batches of the next round."""
 
     def __init__(self, trainer: Any, rounds: list[list[dict[str, Any]]]) -> None:
         self.trainer, self.rounds = trainer, iter(rounds)
 
     def __call__(self) -> None:
-        """One round."""
+        """Train for one round."""
         for batch in next(self.rounds):
             self.trainer.train_step([batch])
 

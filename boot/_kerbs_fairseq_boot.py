@@ -1,14 +1,13 @@
-"""Lets fairseq 0.12.2 be imported on Python 3.11 and newer.
+"""Allow fairseq 0.12.2 to be imported on Python 3.11 and newer.
 
 Since Python 3.11 a dataclass refuses a default value that has no hash, and the configuration classes of fairseq (and
 of hydra-core 1.0) have instances of other dataclasses as defaults. ``kerbs_fairseq.pth`` imports this module whenever
-Python starts. It imports nothing itself; it waits for the first import of fairseq or hydra, steps out of the way, and
-from then on gives the dataclasses of those two packages, and of no other, the identity hash that every ordinary
-object has.
+Python starts. It imports nothing but sys. At the first import of fairseq or hydra it removes its finder, and from then
+on gives the dataclasses of those two packages, and of no other, the identity hash that every ordinary object has.
 
-fairseq's commands without ``--user-dir kerbs_fairseq`` know none of our models, and with today's torch cannot read a
-checkpoint: what they say then does not tell why, so this module says it. Of several ``--user-dir`` fairseq takes the
-last and drops the others; ours is put last, and then imports the others.
+Without ``--user-dir kerbs_fairseq`` fairseq's commands know none of our models, and with current torch cannot read a
+checkpoint. Their error messages do not say why, so this module does. Of several ``--user-dir`` fairseq takes the last
+and drops the others; ours is put last, and then imports the others.
 """
 
 import sys
@@ -19,13 +18,13 @@ FORGOTTEN = "add --user-dir kerbs_fairseq to the command"
 
 
 class Watch:
-    """A finder that finds nothing: it only notices that one of PACKAGES is about to be imported."""
+    """A finder that finds nothing: it only detects that one of PACKAGES is about to be imported."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]  # typing is slow to import
-        """Answer the import system; None means: ask the next finder."""
+        """Return None, so that the import system asks the next finder."""
         if name in PACKAGES:
-            # a new list: taking an item out of the one that is being gone through would skip the next finder
+            # a new list: removing an item from the one that is being iterated over would skip the next finder
             sys.meta_path = [finder for finder in sys.meta_path if finder is not Watch]
             if sys.version_info >= (3, 11):
                 give_identity_hash()
@@ -52,12 +51,12 @@ def give_identity_hash():  # type: ignore[no-untyped-def]
 
 
 def name_of_command():  # type: ignore[no-untyped-def]
-    """Of the main program: fairseq-train."""
+    """Return the name of the main program, such as fairseq-train."""
     return (sys.argv[:1] or [""])[0].replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
 
 
 def put_our_user_dir_last():  # type: ignore[no-untyped-def]
-    """Let ours be the last ``--user-dir`` of the command line, if it is one; the names of all the folders."""
+    """Make ours the last ``--user-dir`` of the command line, if it is one; return the names of all the folders."""
     places, folders = [], []
     for i, argument in enumerate(sys.argv):
         if sys.argv[i - 1] == "--user-dir" and i > 1:
@@ -73,14 +72,14 @@ def put_our_user_dir_last():  # type: ignore[no-untyped-def]
 
 
 def folder_name(path):  # type: ignore[no-untyped-def]
-    """The last part of a path."""
+    """Return the last part of a path."""
     return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def remind_of_user_dir(folders):  # type: ignore[no-untyped-def]
-    """A command that needs us and does not name us: end it if it names a model of ours, explain how it ends if not.
+    """Handle a command without our ``--user-dir``: end it if it names a model or option of ours, else explain errors.
 
-    One of ``folders`` may import us: then there is nothing to say.
+    One of ``folders`` may import us: then the command goes on, and the reason is printed at its end if none did.
     """
     before = ""
     for argument in sys.argv[1:]:
@@ -111,7 +110,7 @@ def remind_of_user_dir(folders):  # type: ignore[no-untyped-def]
 
 
 def say_at_the_end(line):  # type: ignore[no-untyped-def]
-    """Unless we have been imported."""
+    """Print ``line`` unless kerbs_fairseq has been imported."""
     if OURS not in sys.modules:
         print(line, file=sys.stderr)
 

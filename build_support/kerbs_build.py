@@ -1,4 +1,4 @@
-"""The build backend: setuptools, and the boot shim put into the root of every wheel that it builds.
+"""The build backend: setuptools, with the boot shim added to the root of every wheel that it builds.
 
 A ``.pth`` file works only in the root of site-packages, and setuptools has no supported way to put a file there, least
 of all in an editable install. A wheel is a zip file with a list of its contents (RECORD), so the shim is added to the
@@ -35,7 +35,7 @@ def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
 ) -> str:
     """PEP 517: build a wheel and return its file name."""
-    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # or modules that were deleted since would come along
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # else deleted modules would be in the wheel
     name = build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
     add_boot_files(Path(wheel_directory) / name)
     return name

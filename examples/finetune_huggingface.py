@@ -1,8 +1,8 @@
 """Fine-tune a causal language model of ``transformers`` with KerBS: ``python examples/finetune_huggingface.py``.
 
 A small GPT-2 is built from a configuration and trained with its own softmax for a while: it stands for a model that you
-load with ``from_pretrained``. Then both output layers get the same further updates. Each word's row
-of the head becomes its senses, with a bias of −log n: without noise KerBS predicts what the softmax did.
+load with ``from_pretrained``. Then both output layers get the same further updates. Each word's row of the head becomes
+its n senses, with a bias of −log n: without noise KerBS predicts what the softmax did.
 """
 
 import argparse
@@ -17,7 +17,7 @@ WORDS, LENGTH = 200, 24
 
 
 def batch(size: int, generator: torch.Generator) -> torch.Tensor:
-    """Synthetic text (size, LENGTH): a word depends on the one before and on the sentence's topic, its first word.
+    """Return synthetic text (size, LENGTH): a word depends on the one before and on the topic, the first word.
 
     Small numbers are frequent words, which follow different words under different topics.
     """
@@ -46,7 +46,7 @@ def train(model: GPT2LMHeadModel, head: torch.nn.Module, updates: int, seed: int
 
 
 def loss_of(model: GPT2LMHeadModel, head: torch.nn.Module, words: torch.Tensor) -> torch.Tensor:
-    """The mean loss per word of ``words`` (sentences, length)."""
+    """Return the mean loss per word of ``words`` (sentences, length)."""
     features = model.transformer(words[:, :-1]).last_hidden_state.flatten(0, 1)
     target = words[:, 1:].flatten()
     if isinstance(head, KernelizedBayesianSoftmax):
@@ -55,7 +55,7 @@ def loss_of(model: GPT2LMHeadModel, head: torch.nn.Module, words: torch.Tensor) 
 
 
 def main() -> None:
-    """Train, fine-tune twice, compare."""
+    """Train a model, fine-tune it with both output layers, and compare the losses."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=300, help="of each of the three trainings")
     args = parser.parse_args()

@@ -18,20 +18,20 @@ UNKNOWN = 1
 
 
 class Softmax(nn.Module):
-    """The usual output layer, with the interface of the other."""
+    """The usual output layer, with the interface of KerBS."""
 
     def __init__(self, in_features: int, n_words: int) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, n_words)
 
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """log P(target) (rows,), and the mean loss."""
+        """Return log P(target) (rows,), and the mean loss."""
         log_prob = self.linear(input).log_softmax(-1).gather(1, target[:, None])[:, 0]
         return log_prob, -log_prob.mean()
 
 
 def batches(path: pathlib.Path, ids: dict[str, int], size: int) -> list[torch.Tensor]:
-    """The text as token ids: (size, at most 33) each, a stream of sentences that end in </s>."""
+    """Return the text as batches of token ids (size, at most 33), from a stream of sentences that end in </s>."""
     lines = path.read_text(encoding="utf-8").splitlines()
     tokens = [ids.get(word, UNKNOWN) for line in lines for word in [*line.split(), "</s>"]]
     streams = torch.tensor(tokens[: len(tokens) // size * size]).view(size, -1)
@@ -39,7 +39,7 @@ def batches(path: pathlib.Path, ids: dict[str, int], size: int) -> list[torch.Te
 
 
 def main() -> None:
-    """Train, evaluate, print."""
+    """Train and evaluate a model with each output layer, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("train", type=pathlib.Path)
     parser.add_argument("valid", type=pathlib.Path)

@@ -23,7 +23,7 @@ __all__ = ["KernelizedBayesianSoftmax", "MixtureOfSoftmaxes", "Reallocator"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the layers and the Reallocator when they are asked for: the commands that need no torch start faster."""
+    """Import the layers and the Reallocator on access, so that the commands that do not use torch start faster."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kerbs_fairseq import modules

@@ -1,4 +1,4 @@
-"""When the fairseq plugin becomes active: with fairseq, in whichever order the two are imported, and not without it."""
+"""Activate the fairseq plugin when fairseq is imported, before or after this package, and only then."""
 
 import importlib
 import importlib.abc
@@ -16,17 +16,17 @@ PLUGIN = "kerbs_fairseq.plugin"  # importing it activates it
 
 
 class Loader(importlib.abc.Loader):
-    """fairseq's own loader, with the plugin behind it."""
+    """Wrapper of fairseq's own loader that activates the plugin after fairseq has been imported."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self.loader = loader
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Optional[ModuleType]:
-        """As the loader would."""
+        """Return what the wrapped loader returns."""
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Import fairseq, then activate the plugin; what keeps it from working is a warning, not fairseq's failure."""
+        """Import fairseq, then activate the plugin; if that is not possible, warn instead of failing the import."""
         assert module.__spec__ is not None
         module.__loader__ = module.__spec__.loader = self.loader
         self.loader.exec_module(module)
@@ -36,12 +36,12 @@ class Loader(importlib.abc.Loader):
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Waits for the first import of fairseq, steps out of the way, and wraps its loader."""
+    """Meta path finder that, at the first import of fairseq, removes itself and wraps fairseq's loader."""
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
-        """Answer the import system; None means: ask the next finder."""
+        """Return the spec of fairseq with the wrapped loader, or None for any other module (ask the next finder)."""
         if fullname != FAIRSEQ:
             return None
         # a new list: removing an item from the one that is being iterated over would skip the next finder
@@ -53,7 +53,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def activate() -> Optional[str]:
-    """Patch fairseq and register the plugin with it; the reason where that cannot be, else None."""
+    """Patch fairseq and register the plugin with it; return the reason if that is not possible, else None."""
     fault: Optional[str] = importlib.import_module(PLUGIN).fault
     if fault is None:
         importlib.import_module(f"{PLUGIN}.user_dirs").import_others()
@@ -61,10 +61,10 @@ def activate() -> Optional[str]:
 
 
 def watch() -> None:
-    """Activate the plugin now if fairseq is imported already, else when it is."""
+    """Activate the plugin now if fairseq has been imported already, else as soon as it is imported."""
     if FAIRSEQ not in sys.modules:
         sys.meta_path.insert(0, Finder())
         return
     fault = activate()
-    if fault is not None:  # fairseq is importing us, through --user-dir: going on would only fail later
+    if fault is not None:  # fairseq imports this package through --user-dir: continuing would only fail later
         requirements.stop(fault)

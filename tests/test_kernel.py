@@ -26,6 +26,8 @@ from torch import Tensor
 
 from kerbs_fairseq.functional import kernel
 from kerbs_fairseq.functional.kernel import bounded, curvature, released_theta, sense_scores, unit
+from kerbs_fairseq.functional.types import Senses
+from kerbs_fairseq.functional.words import SenseIndex
 
 # --- the building blocks
 
@@ -262,3 +264,11 @@ def test_descent_stops_at_the_bound_and_returns_from_it(sign: float) -> None:
 
     assert 8.0 <= descend(sign) * sign <= 8.5
     assert descend(-sign) * sign < 0
+
+
+@pytest.mark.parametrize("name", ["paper", "released"])
+def test_a_kernel_with_theta_is_not_computed_without_it(name: str) -> None:
+    vectors, index = torch.ones(2, 3), SenseIndex(torch.arange(2), 2)
+    with pytest.raises(ValueError, match=f"the kernel '{name}' needs theta"):
+        Senses(vectors, None, None, index, name)
+    assert Senses(vectors, None, None, index, "dot").theta is None

@@ -1,1 +1,1 @@
-"""Policy: which sense moves to which word, as pure functions from statistics to moves. No fairseq."""
+"""Which sense moves to which word, as pure functions of statistics, and the moves themselves. No fairseq."""

@@ -1,4 +1,4 @@
-"""Why no sense will ever move, where that can be known before training."""
+"""Detect, before training, that no sense can ever move."""
 
 from typing import Callable, Optional
 
@@ -6,7 +6,7 @@ from kerbs_fairseq.modules.sense_table import SenseTable
 
 
 def first_event(every: int, after: int) -> int:
-    """The first update after which senses move: a multiple of ``every`` from ``after`` on."""
+    """Return the first update after which senses move: the first multiple of ``every`` that is at least ``after``."""
     return every * max(1, -(-after // every))
 
 
@@ -19,10 +19,10 @@ def obstacle(
     max_update: float = 0,
     name: Callable[[str], str] = str,
 ) -> Optional[str]:
-    """The reason for which senses that are to move every ``every`` updates cannot; None if they may.
+    """Return why no sense can move although senses are to move every ``every`` updates, or None.
 
-    ``threshold`` is None where the strategy has none, ``max_update`` the end of training, 0 if it is not known.
-    ``name`` says what the arguments are called where they were given.
+    ``threshold`` is None if the strategy has none, ``max_update`` is the end of training, 0 if unknown. ``name`` maps
+    an argument to the name under which the user gave it.
     """
     first = first_event(every, after)
     if until and first > until:

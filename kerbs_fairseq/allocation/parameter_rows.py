@@ -1,8 +1,8 @@
-"""Rows of a parameter wherever they are kept: in the model, in a float32 master copy, in the optimizer's moments.
+"""Read and write rows of a parameter in all places: in the model, in a float32 master copy, in the optimizer's moments.
 
-For any torch optimizer, and for fairseq's. ``--fp16`` and ``--bf16`` train a float32 copy of the parameters and write
-it over the model's own after each update, so an edit of the model alone would be lost. The copy is one flat tensor, or
-a tensor for each parameter; the memory-efficient variants and ``--amp`` have none.
+This works with any torch optimizer and with fairseq's. ``--fp16`` and ``--bf16`` train a float32 copy of the parameters
+and copy it to the model after each update, so that a change of the model alone would be lost. The copy is one flat
+tensor, or one tensor per parameter; the memory-efficient variants and ``--amp`` have none.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def torch_optimizers(optimizer: Any) -> Iterator[torch.optim.Optimizer]:
-    """The torch optimizers inside a fairseq one (``composite`` has several), or the optimizer itself."""
+    """Yield the torch optimizers inside a fairseq optimizer (``composite`` has several), or the optimizer itself."""
     inner = optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer.optimizer
     if hasattr(inner, "optimizers"):
         for part in inner.optimizers.values():
@@ -23,7 +23,7 @@ def torch_optimizers(optimizer: Any) -> Iterator[torch.optim.Optimizer]:
 
 
 class ParameterRows:
-    """The rows of ``parameter`` (rows, ...) under ``optimizer``."""
+    """The rows of ``parameter`` (rows, ...) and of its copies and moments in ``optimizer``."""
 
     def __init__(self, optimizer: Any, parameter: nn.Parameter) -> None:
         self.parameter = parameter
@@ -35,7 +35,7 @@ class ParameterRows:
                 f"the optimizer does not hold a parameter of the layer, of shape {tuple(parameter.shape)}: make the "
                 "optimizer from the parameters of the model that has the layer in it"
             )
-        self.master = self._part(owner.data)  # of the shape of the parameter
+        self.master = self._part(owner.data)  # in the shape of the parameter
         self.moments: list[Tensor] = []
         for one in inner:
             for value in one.state.get(owner, {}).values():
@@ -43,12 +43,12 @@ class ParameterRows:
                     continue
                 if value.shape == owner.shape:
                     self.moments.append(self._part(value))
-                elif value.dim() and value.numel() == len(value) == len(parameter) > 1:  # Adafactor: a number per row
+                elif value.dim() and value.numel() == len(value) == len(parameter) > 1:  # Adafactor: one number per row
                     self.moments.append(value)
 
     @staticmethod
     def _owner(optimizer: Any, parameter: nn.Parameter) -> tuple[Tensor, Optional[slice]]:
-        """What the optimizer steps in place of ``parameter``, and where in it the parameter is if it is flat."""
+        """Return the tensor that the optimizer updates for ``parameter``, and the slice of it if it is flat."""
         copies = getattr(optimizer, "fp32_params", None)
         if copies is None:
             return parameter, None
@@ -69,17 +69,17 @@ class ParameterRows:
         return tensor if self._cut is None else tensor[self._cut].view_as(self.parameter)
 
     def read(self, rows: Tensor) -> Tensor:
-        """The master's ``rows`` (n,), in float32 where there is such a copy: (n, ...)."""
+        """Return ``rows`` (n,) as (n, ...), from the float32 master copy if there is one."""
         return self.master[rows]
 
     @torch.no_grad()
     def write(self, rows: Tensor, values: Union[Tensor, float]) -> None:
-        """Set ``rows`` (n,) everywhere to ``values`` (n, ...)."""
+        """Set ``rows`` (n,) of the master copy and of the model to ``values`` (n, ...)."""
         for tensor in (self.master, self.parameter.data):
             tensor[rows] = values.to(tensor) if isinstance(values, Tensor) else values
 
     @torch.no_grad()
     def forget(self, rows: Tensor) -> None:
-        """Set the moments of ``rows`` (n,) to zero: they belong to what was there before."""
+        """Set the moments of ``rows`` (n,) to zero: they belong to the previous values."""
         for moment in self.moments:
             moment[rows] = 0

@@ -1,7 +1,7 @@
-"""Which senses move to which words: Algorithm 1 of the paper, as a function of the statistics and the present map.
+"""Which senses move to which words: Algorithm 1 of the paper, as a function of the statistics and the current map.
 
-A strategy looks at a :class:`Situation` and returns a list of moves. It changes nothing. :func:`register_strategy` adds
-one of your own, for ``--kerbs-strategy``.
+A strategy takes a :class:`Situation` and returns a list of moves. It changes nothing. :func:`register_strategy` adds
+your own strategy, for ``--kerbs-strategy``.
 """
 
 import heapq
@@ -14,13 +14,13 @@ from typing import Callable, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-SHARE = 0.005  # of the words that may get a sense in one event, where no threshold says which
-MARGIN = 2.0  # how much more a sense must be worth to its new word than to its old one, to the strategy ``loss``
-IDLE = 0.05  # a sense that has less of its word's usage than this is idle, to the strategy of that name
+SHARE = 0.005  # share of the words that get a sense in one event at most, if there is no threshold
+MARGIN = 2.0  # strategy ``loss``: a sense moves if the ratio of its values for its new word and its old one is larger
+IDLE = 0.05  # strategy ``idle``: a sense with less than this share of its word's usage is idle
 
 
 class Move(NamedTuple):
-    """A sense and the word that it goes to."""
+    """A sense and the word to which it moves."""
 
     sense: int
     word: int
@@ -28,12 +28,12 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Situation:
-    """What a strategy may look at: tensors on the CPU, for V words and S senses.
+    """The inputs of a strategy: tensors on the CPU, for V words and S senses.
 
-    ``sense_to_word`` (senses,) is the present map. ``log_accuracy`` (words,) and ``usage`` (senses,) are log P and U of
-    the paper; ``tokens``, ``prob`` and ``nll`` (words,) and ``sense_prob`` (senses,) are sums since the last event: how
-    often a word was the target, its probability then, its −log P, and the probability of each of its senses. Words in
-    ``single`` (special symbols) neither give nor get. ``threshold`` is ε, or None; ``power`` is that of ``loss``.
+    ``sense_to_word`` (senses,) is the current map. ``log_accuracy`` (words,) and ``usage`` (senses,) are log P and U of
+    the paper; ``tokens``, ``prob`` and ``nll`` (words,) and ``sense_prob`` (senses,) are sums since the last event over
+    the tokens whose target is the word: 1, P(word), −log P(word), and the probability of each of its senses. Words in
+    ``single`` (special symbols) neither lose nor gain senses. ``threshold`` is ε, or None; ``power`` is for ``loss``.
     """
 
     sense_to_word: Tensor
@@ -60,11 +60,11 @@ Plan = Callable[[Situation], list[Move]]
 
 @dataclass(frozen=True)
 class Strategy:
-    """How senses are moved: the plan, and what is done beside changing the map.
+    """How senses are moved: the plan, and what is changed besides the map.
 
-    ``renew``: a moved sense starts again, with θ near 0, new usage and fresh moments in the optimizer (the paper).
-    Its usage is the mean of all senses (the paper), or with ``usage_of_word`` that of its new word's senses.
-    ``forget``: after an event the moving statistics begin at zero (the released code).
+    ``renew``: a moved sense starts again, with θ near 0, new usage, and zero moments in the optimizer (the paper).
+    Its usage is the mean over all senses (the paper), or with ``usage_of_word`` over the senses of its new word.
+    ``forget``: the moving statistics are reset to zero after an event (the released code).
     """
 
     plan: Plan
@@ -79,7 +79,7 @@ STRATEGIES: dict[str, Strategy] = {}
 def register_strategy(
     name: str, renew: bool = True, forget: bool = False, usage_of_word: bool = False
 ) -> Callable[[Plan], Plan]:
-    """Decorator: make a function from a situation to moves known as ``--kerbs-strategy name``."""
+    """Return a decorator that registers a function from a situation to moves as ``--kerbs-strategy name``."""
 
     def register(plan: Plan) -> Plan:
         if name in STRATEGIES:
@@ -91,29 +91,29 @@ def register_strategy(
 
 
 class AllocationPlan:
-    """The map while an event is being planned: how many senses each word has, and which one is used least."""
+    """The map while an event is being planned: the senses per word, and the senses in the order of their usage."""
 
     def __init__(self, situation: Situation, usage: Tensor, spare: Optional[Tensor] = None) -> None:
-        """``usage`` (senses,) says who goes first, and ``spare`` (senses,) who may go at all: all, if it is None."""
+        """Sort by ``usage`` (senses,), least first; ``spare`` (senses,) masks the senses that may move (None: all)."""
         self.word = situation.sense_to_word.tolist()
         self.number = torch.bincount(situation.sense_to_word, minlength=situation.n_words).tolist()
         self.bounds = situation.min_senses, situation.max_senses
         self.single = frozenset(situation.single)
-        order = torch.argsort(usage, stable=True)  # least used first, lower number first among equals
+        order = torch.argsort(usage, stable=True)  # least used first; ties by index
         self._order = (order if spare is None else order[spare[order]]).tolist()
         self._next = 0
-        self._back: list[int] = []  # a heap of ranks: senses passed over once that may be taken again
-        self._kept: dict[int, list[int]] = defaultdict(list)  # by word: ranks passed over, as it has no more to give
+        self._back: list[int] = []  # heap of ranks: senses that were skipped and may move again
+        self._kept: dict[int, list[int]] = defaultdict(list)  # ranks skipped because their word is at its minimum
 
     def can_get(self, word: int) -> bool:
-        """Whether ``word`` may have one more."""
+        """Return whether ``word`` may get one more sense."""
         return word not in self.single and self.number[word] < self.bounds[1]
 
     def _can_give(self, word: int) -> bool:
         return word not in self.single and self.number[word] > self.bounds[0]
 
     def _least(self) -> Optional[int]:
-        """The rank of the next sense to look at, which is taken out; None at the end."""
+        """Remove and return the rank of the next candidate sense; None if there is none left."""
         ahead = self._next < len(self._order)
         if self._back and (not ahead or self._back[0] < self._next):
             return heapq.heappop(self._back)
@@ -123,7 +123,7 @@ class AllocationPlan:
         return self._next - 1
 
     def give_least_used_to(self, word: int) -> Optional[Move]:
-        """Move the least used sense of another word that has one to spare; None if there is none."""
+        """Move the least used sense of another word above its minimum to ``word``; return None if there is none."""
         own = []
         move = None
         while (rank := self._least()) is not None:
@@ -139,14 +139,14 @@ class AllocationPlan:
                 self.number[word] += 1
                 self.word[sense] = word
                 break
-        # its own senses are there for others again, and now that it has one more, so are those it could not spare
+        # its own senses may go to other words again; as it has one more now, so may those skipped at its minimum
         for rank in own + (self._kept.pop(word, []) if move else []):
             heapq.heappush(self._back, rank)
         return move
 
 
 def give_in_order(plan: AllocationPlan, words: Iterable[int], limit: Optional[int] = None) -> list[Move]:
-    """One sense for each of ``words`` that may have one more, until ``limit`` or until nobody has any to spare."""
+    """Move one sense to each of ``words`` that may get one, in order; at most ``limit`` moves."""
     moves: list[Move] = []
     for word in words:
         if limit is not None and len(moves) >= limit:
@@ -160,15 +160,15 @@ def give_in_order(plan: AllocationPlan, words: Iterable[int], limit: Optional[in
 
 @register_strategy("paper")
 def paper(situation: Situation) -> list[Move]:
-    """Algorithm 1: the least used sense to each word with log P below the threshold, worst word first.
+    """Algorithm 1: move the least used sense to each word with log P below the threshold, worst word first.
 
-    Without a threshold, to the worst 0.5 % of V among the words that have been seen and may have one more.
+    Without a threshold, at most 0.5 % of V words get a sense: the worst of those that were seen and may get one.
     """
     return give_in_order(AllocationPlan(situation, situation.usage), *in_need(situation))
 
 
 def in_need(situation: Situation) -> tuple[list[int], Optional[int]]:
-    """Words with log P below the threshold, worst first, and how many may get a sense; None: all of them."""
+    """Return the words with log P below the threshold, worst first, and how many may get a sense; None: all."""
     order = torch.argsort(situation.log_accuracy, stable=True)
     below = 0.0 if situation.threshold is None else situation.threshold
     limit = max(1, round(SHARE * situation.n_words)) if situation.threshold is None else None
@@ -177,13 +177,13 @@ def in_need(situation: Situation) -> tuple[list[int], Optional[int]]:
 
 @register_strategy("idle", usage_of_word=True)
 def idle(situation: Situation) -> list[Move]:
-    """Algorithm 1 with usage relative to the word: idle senses go to words that use all they have, worst word first.
+    """Algorithm 1 with usage relative to the word: idle senses move to words without idle senses, worst word first.
 
-    A sense is idle if it has less than a twentieth of its word's usage. So rare words lose no sense that they use, and
-    frequent words that nothing can help get no more than one idle sense.
+    A sense is idle if it has less than a twentieth of its word's usage. So rare words keep the senses that they use,
+    and a frequent word that stays badly predicted gets no further sense while it has an idle one.
     """
     words = situation.sense_to_word
-    usage = situation.usage.double()  # that of a word long unseen is too small a number for float32
+    usage = situation.usage.double()  # that of a word not seen for long may be denormal in float32
     of_word = torch.zeros_like(situation.log_accuracy, dtype=torch.double).index_add_(0, words, usage)
     share = usage / of_word[words].clamp_min(1e-300)
     spare = share < IDLE
@@ -195,11 +195,11 @@ def idle(situation: Situation) -> list[Move]:
 
 @register_strategy("loss", usage_of_word=True)
 def loss(situation: Situation) -> list[Move]:
-    """The rule of the first allocation, with what a word costs in the place of its count.
+    """The rule of the initial allocation, with the cost of a word in place of its count.
 
-    A word's m-th sense is worth cost^power / (m − 1) to it, where cost is its summed −log P since the last event. As
-    long as a further sense is worth more to one word than the last sense of another word is to that one, by a margin,
-    the other word gives its least used sense: Algorithm 1, repeated until nothing changes.
+    The m-th sense of a word has the value cost^power / (m − 1), where cost is its summed −log P since the last event.
+    While the value of a further sense for one word exceeds MARGIN times that of the last sense of another word, the
+    least used sense of the other word moves: Algorithm 1, repeated until nothing changes.
     """
     cost = situation.nll.double().clamp_min(0).pow(situation.power).tolist()
     numbers = torch.bincount(situation.sense_to_word, minlength=situation.n_words).tolist()
@@ -224,7 +224,7 @@ def loss(situation: Situation) -> list[Move]:
         has = numbers[giver] + got[giver]
         if has > max(least, 1):
             heapq.heappush(sparing, (cost[giver] / (has - 1), giver))
-    receivers = sorted((i for i, n in got.items() if n > 0), key=lambda i: (-cost[i] / numbers[i], i))
+    receivers = sorted((i for i, n in got.items() if n > 0), key=lambda i: (-cost[i] / max(numbers[i], 1), i))
     left = {i: -n for i, n in got.items() if n < 0}
     senses = []
     for sense in torch.argsort(situation.usage, stable=True).tolist():
@@ -237,7 +237,7 @@ def loss(situation: Situation) -> list[Move]:
 
 @register_strategy("released", renew=False, forget=True)
 def released(situation: Situation) -> list[Move]:
-    """What the authors' code does: first come the words with the largest mean probability times √count.
+    """The strategy of the authors' code: words with the largest mean probability times √count get a sense first.
 
     Only words above the median count get a sense, and at most 0.5 % of V in an event. All sums are since the last
     event. There is no threshold.
@@ -253,7 +253,7 @@ def released(situation: Situation) -> list[Move]:
 
 
 def problem_of(moves: list[Move], situation: Situation) -> Optional[str]:
-    """What is wrong with ``moves``, or None: for strategies of other people, and for the tests."""
+    """Return what is wrong with ``moves``, or None; a check of user-defined strategies, also used by the tests."""
     word, number = situation.sense_to_word.tolist(), torch.bincount(situation.sense_to_word).tolist()
     number += [0] * (situation.n_words - len(number))
     moved: set[int] = set()
@@ -271,7 +271,7 @@ def problem_of(moves: list[Move], situation: Situation) -> Optional[str]:
         touched |= {to, word[sense]}
         number[word[sense]] -= 1
         number[to] += 1
-    # the others are as they were: in a checkpoint of version 0.1 one may be below the minimum, the end of a sentence
+    # not all words: in a checkpoint of version 0.1 the end-of-sentence symbol may be below the minimum
     for i in sorted(touched):
         if not situation.min_senses <= number[i] <= situation.max_senses:
             return f"word {i} would have {number[i]} senses, outside {situation.min_senses} to {situation.max_senses}"

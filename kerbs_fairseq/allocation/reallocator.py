@@ -1,7 +1,7 @@
-"""Senses move: what happens after each update of the parameters.
+"""Reallocation: update the statistics after each update of the parameters, and move senses between words.
 
 tokens → … → loss → statistics → **reallocation**. The statistics are summed over all workers, so that every worker
-plans the same moves from the same numbers; nothing else has to be sent.
+plans the same moves; nothing else has to be communicated.
 """
 
 import math
@@ -17,13 +17,13 @@ from kerbs_fairseq.functional.kernel import at_least_float32
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 
 MOVED_VECTORS = ("keep", "split")
-MOVED_THETA = 1e-8  # the paper's; float16 makes it 0, which is as good
-WITHOUT_THRESHOLD = ("loss", "released")  # strategies that do not go by it
-SPLIT_NOISE = 0.5  # of the standard deviation of all vectors
+MOVED_THETA = 1e-8  # as in the paper; in float16 it becomes 0, which is equivalent
+WITHOUT_THRESHOLD = ("loss", "released")  # strategies that do not use it
+SPLIT_NOISE = 0.5  # in standard deviations of all vectors
 
 
 class Event(NamedTuple):
-    """What happened at a reallocation: the moves, and the situation before them."""
+    """A reallocation event: the number of the update, the moves, and the situation before them."""
 
     update: int
     moves: list[Move]
@@ -40,14 +40,14 @@ class Reallocator:
         layer: the output layer
         optimizer: any torch optimizer, or one of fairseq's, that holds the parameters of the layer
         every: updates between two events; 0: senses never move
-        after, until: no event before ``after`` or after ``until`` updates; 0: no end
+        after, until: no event before update ``after`` or after update ``until``; until = 0: no end
         strategy: a name of :data:`kerbs_fairseq.allocation.policy.STRATEGIES`
         threshold: ε of the strategies ``paper`` and ``idle``; None: the worst 0.5 % of the words
-        power: of the strategy ``loss``
-        moved_vector: ``keep`` (the paper) or ``split``: the new word's most used sense is split in two
-        split_noise: how far apart, in standard deviations of all vectors
-        seed: of the noise; the same on every worker
-        sum_over_workers: sums a tensor over all workers, in place; None: by ``torch.distributed`` if it is in use
+        power: exponent of the cost in the strategy ``loss``
+        moved_vector: ``keep`` (the paper), or ``split``: the most used sense of the new word is split in two
+        split_noise: noise that is added and subtracted in a split, in standard deviations of all vectors
+        seed: seed of the noise; the same on every worker
+        sum_over_workers: sums a tensor over all workers in place; None: ``torch.distributed`` if it is in use
     """
 
     def __init__(
@@ -91,27 +91,27 @@ class Reallocator:
 
     @property
     def strategy(self) -> Strategy:
-        """The plan and what goes with it."""
+        """The registered strategy."""
         return STRATEGIES[self.strategy_name]
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Those whose rows belong to senses."""
+        """Return the parameters with one row per sense."""
         return list(self.layer.senses.parameters())
 
     def state_dict(self) -> dict[str, int]:
-        """What a resumed run needs beside the state of the layer."""
+        """Return what a resumed run needs besides the state of the layer."""
         return {"updates": self.updates}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore the state from :meth:`state_dict`."""
         self.updates = int(state["updates"])
 
     def step(self) -> Optional[Event]:
-        """After an update of the parameters: take in its statistics, and move senses if it is time."""
+        """Update the statistics after an update of the parameters, and move senses if an event is due."""
         return self.after_update(self.updates + 1)
 
     def after_update(self, update: int) -> Optional[Event]:
-        """The same, for update number ``update``."""
+        """Do what :meth:`step` does, for the update with the number ``update``."""
         vectors, statistics = self.layer.senses.vectors, self.layer.statistics
         if vectors.device != self._device:
             raise RuntimeError(
@@ -123,7 +123,7 @@ class Reallocator:
                 "there are no statistics: train with the loss of the layer (forward or loss, in training mode, and "
                 "backward) before step()"
             )
-        if vectors.requires_grad and vectors.grad is None:  # thrown away: this worker ran out of memory half-way
+        if vectors.requires_grad and vectors.grad is None:  # dropped: this worker ran out of memory
             statistics.forget_waiting()
         statistics.update(self._summing())
         self.updates = update
@@ -140,13 +140,13 @@ class Reallocator:
         return lambda tensor: distributed.all_reduce(tensor, group=self._group)
 
     def is_time(self, update: int) -> bool:
-        """Whether senses move after this update."""
+        """Return whether senses move after this update."""
         if not self.every or update % self.every:
             return False
         return update >= self.after and (not self.until or update <= self.until)
 
     def reallocate(self, update: int) -> Event:
-        """One event: plan and move."""
+        """Plan and apply the moves of one event."""
         statistics = self.layer.statistics
         situation = situation_of(self.layer, self.threshold, self.power)
         moves = self.strategy.plan(situation)
@@ -161,7 +161,7 @@ class Reallocator:
 
     @torch.no_grad()
     def apply(self, moves: list[Move], situation: Situation, update: int) -> None:
-        """Change the map, and let the moved senses start again if the strategy wants that."""
+        """Change the map, and reinitialize the moved senses if the strategy has ``renew``."""
         table, statistics = self.layer.senses, self.layer.statistics
         senses = torch.tensor([move.sense for move in moves], device=table.sense_to_word.device)
         words = torch.tensor([move.word for move in moves], device=senses.device)
@@ -189,10 +189,10 @@ class Reallocator:
     def split(
         self, rows: dict[str, ParameterRows], moved: list[int], source: list[int], generator: torch.Generator
     ) -> None:
-        """Senses ``source`` (n,), all different, become two each: themselves and ``moved`` (n,).
+        """Split each of the senses ``source`` (n,), all different, into itself and one of ``moved`` (n,).
 
-        The vectors differ by plus and minus the same noise, so that their mean stays. θ is the same, and both get the
-        bias less log 2: without noise the word's probability is what it was. Each has half of the usage.
+        The vectors get plus and minus the same noise, so that their mean does not change. θ is copied. If there is a
+        bias, both get it minus log 2: without noise the word's probability does not change. Each has half the usage.
         """
         table, usage = self.layer.senses, self.layer.statistics.usage
         vectors = rows["vectors"]
@@ -215,7 +215,7 @@ class Reallocator:
 def check_schedule(
     every: int, after: int, until: int, threshold: Optional[float], name: Callable[[str], str] = str
 ) -> None:
-    """Refuse what no training can follow; ``name`` says what the arguments are called where they were given."""
+    """Raise ValueError for an invalid schedule; ``name`` maps an argument to the name under which the user gave it."""
     if every < 0:
         raise ValueError(f"{name('every')} {every}: a number of updates, or 0 for never")
     if after < 0:
@@ -227,9 +227,9 @@ def check_schedule(
 
 
 def rounds(moves: list[Move], situation: Situation) -> list[tuple[list[int], list[int]]]:
-    """For splits, (moved, source): each move splits the sense of its word that is the most used then.
+    """Return rounds (moved, source) of splits: each move splits the sense of its word that is the most used by then.
 
-    Within a round no sense is split twice, so that its splits can be made at once.
+    Within a round no sense is split twice, so that all its splits can be made at once.
     """
     receiving = {move.word for move in moves}
     leaving = {move.sense for move in moves}
@@ -238,10 +238,10 @@ def rounds(moves: list[Move], situation: Situation) -> list[tuple[list[int], lis
         if word in receiving and sense not in leaving:
             usage[word][sense] = used
     result: list[tuple[list[int], list[int]]] = []
-    busy: set[int] = set()  # senses of the round that is being filled
+    busy: set[int] = set()  # senses of the current round
     for move in moves:
         own = usage[move.word]
-        if not own:  # all its senses leave: a plan may be odd, and this one keeps its vector
+        if not own:  # all senses of the word leave, as a custom plan may ask: this one keeps its vector
             own[move.sense] = 0.0
             continue
         source = max(own, key=lambda sense: (own[sense], -sense))
@@ -256,7 +256,7 @@ def rounds(moves: list[Move], situation: Situation) -> list[tuple[list[int], lis
 
 
 def situation_of(layer: KernelizedBayesianSoftmax, threshold: Optional[float] = None, power: float = 1.0) -> Situation:
-    """Copies of the statistics and the map, on the CPU: the one place where training waits for the device."""
+    """Copy the statistics and the map to the CPU, which synchronizes with the device."""
     table, statistics = layer.senses, layer.statistics
     names = ("log_accuracy", "usage", "tokens", "prob", "nll", "sense_prob")
     return Situation(

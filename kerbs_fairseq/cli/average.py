@@ -1,8 +1,8 @@
-"""``kerbs-average``: the average of some checkpoints of one run, as one checkpoint.
+"""``kerbs-average``: average checkpoints of one run into one checkpoint.
 
 Weights are averaged. The map from senses to words cannot be: where it differs between the checkpoints, row j of one is
-a sense of another word than row j of the other, and their mean belongs to neither. fairseq's own script divides the map
-like a weight, and says nothing.
+a sense of another word than row j of the other, and their mean belongs to neither. fairseq's own script averages the
+map like a weight, without a warning.
 """
 
 import re
@@ -20,17 +20,17 @@ from kerbs_fairseq.runs.errors import UserError, console
 
 NAME = "kerbs-average"
 MAP, STATISTICS = f".{schema.HEAD}{schema.MAP}", f".{schema.HEAD}{schema.STATISTICS}"
-DROPPED = (schema.OPTIMIZER,)  # of one checkpoint, and of no use for the average
+DROPPED = (schema.OPTIMIZER,)  # of one checkpoint, useless for the average
 
 
 def order(path: Path) -> tuple[float, ...]:
-    """By epoch and update: checkpoint_9_300.pt, checkpoint9.pt (the end of the epoch), checkpoint_10_400.pt."""
+    """Return a sort key by epoch and update: checkpoint_9_300.pt, checkpoint9.pt (epoch end), checkpoint_10_400.pt."""
     epoch, *update = (int(n) for n in re.findall(r"\d+", path.stem))
     return (epoch, *update) if update else (epoch, float("inf"))
 
 
 def chosen(inputs: list[Path], last: Optional[int]) -> list[Path]:
-    """The files to average: those given, or the ``last`` numbered checkpoints of a folder."""
+    """Return the files to average: those given, or the ``last`` numbered checkpoints of a folder."""
     if last is None:
         folders = [path for path in inputs if path.is_dir()]
         if folders:
@@ -50,7 +50,7 @@ def chosen(inputs: list[Path], last: Optional[int]) -> list[Path]:
 
 
 def difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> Optional[str]:
-    """Why two models cannot be averaged, or None."""
+    """Return why two models cannot be averaged, or None."""
     if first.keys() != other.keys():
         odd = sorted(first.keys() ^ other.keys())
         return f"they are different models: {odd[0]} is in one alone"
@@ -74,7 +74,7 @@ def difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> Optional[s
 
 
 def average(paths: list[Path], trust: bool = False) -> dict[str, Any]:
-    """The checkpoint whose weights are the mean of those in ``paths``; all else is that of the last one."""
+    """Return the last checkpoint of ``paths`` with the mean of all their weights, and without optimizer state."""
     sums: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
     state: dict[str, Any] = {}
@@ -116,10 +116,10 @@ def main(argv: Optional[list[str]] = None) -> None:
     with console(NAME):
         args = parser.parse_args(argv)
         paths = chosen(args.inputs, args.last)
-        files.destination(args.output, paths)  # before the work
+        files.destination(args.output, paths)  # checked before the work
         state = average(paths, args.trust)
         with files.replacing(args.output, paths) as beside, beside.open("wb") as file:
-            torch.save(state, file)  # to a path, it would not say what is wrong with the disk
+            torch.save(state, file)  # with a path it would not report what is wrong with the disk
         print(f"{args.output}: the average of {len(paths)} checkpoint{'s' * (len(paths) != 1)}:", *paths, sep="\n  ")
 
 

@@ -1,7 +1,7 @@
-"""``kerbs-convert``: a checkpoint with a softmax becomes one with KerBS, and back.
+"""``kerbs-convert``: convert a checkpoint with a softmax to one with KerBS, or back.
 
-To KerBS: what ``fairseq-train --finetune-from-model`` does before its first update. To a softmax: exact where all
-senses of a word have one vector and θ is 0; else only with ``--approximate``, and the loss is reported.
+To KerBS: as ``fairseq-train --finetune-from-model`` does before its first update. To a softmax: exact if all senses of
+a word have the same vector and θ is 0; otherwise only with ``--approximate``, and both perplexities are reported.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs import files
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.checkpoint import Checkpoint
 from kerbs_fairseq.runs.errors import UserError, console
 
@@ -24,11 +25,11 @@ NAME = "kerbs-convert"
 OPTIONS = ("senses", "min_senses", "max_senses", "init", "power", "min_count", "bias_rate", "kernel", "theta_bound",
            "theta_rate", "input", "seed", "decay", "start_noise", "start_split")  # fmt: skip
 SHARED = ("share_decoder_input_output_embed", "share_all_embeddings")
-NO_BIAS = 1e-5  # biases that differ by less from each other change no probability that is looked at
+NO_BIAS = 1e-5  # biases that differ by less from each other count as equal
 
 
 def to_kerbs(checkpoint: Checkpoint, data: Path, changes: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The checkpoint of ``kerbs_X`` for one of X, and a line about it."""
+    """Return a checkpoint of ``kerbs_X`` for one of X, and a line about it."""
     from kerbs_fairseq.plugin import pretrained, saved
 
     if checkpoint.layer != "softmax":
@@ -48,7 +49,7 @@ def to_kerbs(checkpoint: Checkpoint, data: Path, changes: dict[str, Any]) -> tup
 
 
 def to_softmax(checkpoint: Checkpoint, data: Path, approximate: bool) -> tuple[dict[str, Any], str]:
-    """The checkpoint of X for one of ``kerbs_X``, and a line about it."""
+    """Return a checkpoint of X for one of ``kerbs_X``, and a line about it."""
     from kerbs_fairseq.functional import from_softmax
     from kerbs_fairseq.plugin import saved
     from kerbs_fairseq.plugin.decoders import projection_of
@@ -106,7 +107,7 @@ def to_softmax(checkpoint: Checkpoint, data: Path, approximate: bool) -> tuple[d
 
 @torch.no_grad()
 def input_table(decoder: Any, n_words: int) -> Tensor:
-    """The decoder's input vectors (V, d), of its own table or of its senses; empty where they are made otherwise."""
+    """Return the decoder's input vectors (V, d), from its own table or its senses; empty if they come from neither."""
     if isinstance(decoder.embed_tokens, torch.nn.Embedding):
         return decoder.embed_tokens.weight.detach()
     if decoder.input_choice == "untied":
@@ -116,12 +117,12 @@ def input_table(decoder: Any, n_words: int) -> Tensor:
 
 
 def without_kerbs(model: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """``changes`` of options that the model has."""
+    """Return those of ``changes`` whose options the model has."""
     return {name: value for name, value in changes.items() if getattr(model, name, None) is not None}
 
 
 def folded(softmax: Any, kerbs: Any) -> Any:
-    """A softmax without biases that is right at the mean of the features on the validation set."""
+    """Fold the biases of a softmax into its vectors, exactly at the mean of the features on the validation set."""
     from kerbs_fairseq.plugin.starting import VALIDATION_TOKENS, Corpus
 
     features, _ = Corpus(kerbs.task, kerbs.model, kerbs.split, VALIDATION_TOKENS).contexts()
@@ -131,13 +132,13 @@ def folded(softmax: Any, kerbs: Any) -> Any:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line; the options of ``kerbs_X`` are those of fairseq-train."""
+    """Return the argument parser; the options of ``kerbs_X`` are those of fairseq-train."""
     from fairseq.dataclass import FairseqDataclass
     from fairseq.dataclass.utils import gen_parser_from_dataclass
 
     from kerbs_fairseq.plugin.options import KerbsOptions
 
-    result = argparse.ArgumentParser(
+    result = Parser(
         prog=NAME,
         description="Turn a checkpoint of a softmax into one of KerBS that predicts the same, or back.",
         epilog="kerbs-convert softmax.pt kerbs.pt --data data-bin",
@@ -163,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
     with console(NAME), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's and fairseq's, about each other
+        warnings.simplefilter("ignore")  # of torch and fairseq about each other
         logging.getLogger("fairseq").setLevel(logging.WARNING)
         args = parser().parse_args(argv)
         from kerbs_fairseq.plugin import saved
@@ -173,7 +174,7 @@ def main(argv: Optional[list[str]] = None) -> None:
             raise UserError(f"--{next(iter(changes)).replace('_', '-')} has no effect with --to-softmax: leave it out")
         if args.approximate and not args.to_softmax:
             raise UserError("--approximate has no effect without --to-softmax: leave it out")
-        files.destination(args.output, [args.input])  # before the work
+        files.destination(args.output, [args.input])  # checked before the work
         checkpoint = schema.load(args.input, args.trust)
         saved.import_user_dir(args.user_dir)
         with saved.damage_is_told(checkpoint, args.data):
@@ -182,7 +183,7 @@ def main(argv: Optional[list[str]] = None) -> None:
             else:
                 state, line = to_kerbs(checkpoint, args.data, changes)
         with files.replacing(args.output, [args.input]) as beside, beside.open("wb") as file:
-            torch.save(state, file)  # to a path, it would not say what is wrong with the disk
+            torch.save(state, file)  # with a path it would not report what is wrong with the disk
         print(f"{args.output}: {line}")
 
 

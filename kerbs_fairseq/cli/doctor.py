@@ -1,4 +1,4 @@
-"""``kerbs-doctor``: what is installed, which fixes to fairseq are in force and why, and what is wrong.
+"""``kerbs-doctor``: show what is installed, which fixes to fairseq are active and why, and what is wrong.
 
 Exit code 0 if all is well, 1 if not.
 """
@@ -30,7 +30,7 @@ BACKEND = "KERBS_BACKEND"
 
 
 def versions() -> Iterator[str]:
-    """Python and the packages, a line each."""
+    """Yield a line for Python and for each package."""
     yield f"{'python':<20}{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield f"{'kerbs-fairseq':<20}{kerbs_fairseq.__version__}"
     for need in requirements.NEEDS:
@@ -41,7 +41,7 @@ def versions() -> Iterator[str]:
 
 
 def fixes() -> Iterator[str]:
-    """Every fix with its state and its reason."""
+    """Yield the lines of every fix, with its state and its reason."""
     boot = "active" if "_kerbs_fairseq_boot" in sys.modules and sys.version_info >= (3, 11) else "off"
     reason = "Python >= 3.11 refuses the dataclasses of fairseq's configuration: 'import fairseq' fails with ValueError"
     yield from entry("boot shim", boot, reason)
@@ -56,24 +56,24 @@ def fixes() -> Iterator[str]:
 
 
 def entry(name: str, state: str, reason: str) -> Iterator[str]:
-    """A fix: name and state on one line, the reason wrapped below."""
+    """Yield the lines of a fix: name and state on one line, the reason wrapped below."""
     yield f"{name:<20}{state}"
     indent = " " * 22
     yield from textwrap.wrap(reason, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 class Trial(NamedTuple):
-    """What came of loading the compiled library."""
+    """The result of loading the compiled library."""
 
     reason: str
-    said: list[str]  # settings that are ignored, and the like
+    said: list[str]  # warnings, such as about settings that are ignored
     died: bool
 
 
 @functools.cache
 def trial() -> Trial:
-    """Load the compiled library in a process of its own: one that is broken can end the process that loads it."""
-    # not by name: in the package's place a process would import fairseq too
+    """Load the compiled library in a separate process: a broken one can end the process that loads it."""
+    # by path, not by module name: that would import the package too
     program = Path(kerbs_fairseq.__file__).parent / "functional" / "backends" / "build.py"
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, errors="replace", check=False)
     said = done.stderr.strip().splitlines()
@@ -87,7 +87,7 @@ def trial() -> Trial:
 
 
 def devices() -> Iterator[str]:
-    """What torch can compute on."""
+    """Yield the devices that torch can compute on."""
     try:
         torch = importlib.import_module("torch")
     except Exception as error:  # a broken torch is what this command is for
@@ -108,18 +108,18 @@ def devices() -> Iterator[str]:
 
 
 def triton() -> Any:
-    """The backend, imported late as torch is."""
+    """Return the Triton backend; imported late, because it imports torch."""
     return importlib.import_module("kerbs_fairseq.functional.backends.triton")
 
 
 def on_gpu(number: int) -> str:
-    """Which backend a GPU gets, and why."""
+    """Return which backend a GPU gets, and why."""
     able, reason = triton().available(importlib.import_module("torch").device("cuda", number))
     return f"Triton kernels, {reason}" if able else f"plain torch, which is slower: {reason}"
 
 
 def problems() -> Iterator[str]:
-    """What is wrong, each with what to do."""
+    """Yield each problem, with what to do about it."""
     faults = requirements.faults()
     yield from faults
     if plugin.fault and plugin.fault not in faults:
@@ -151,7 +151,7 @@ def problems() -> Iterator[str]:
 
 
 def report() -> tuple[str, int]:
-    """The whole report and the number of problems."""
+    """Return the whole report and the number of problems."""
     faults = list(problems())
     sections = {
         "Versions (and what is supported)": versions(),

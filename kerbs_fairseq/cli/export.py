@@ -1,7 +1,7 @@
-"""``kerbs-export``: a translation model with its beam search as one TorchScript file, which runs where torch runs.
+"""``kerbs-export``: write a translation model with its beam search as one TorchScript file.
 
-It needs neither fairseq nor this package. The output layer's tables are prepared, and pruned if asked for. Stock models
-can be exported too, to compare.
+The file needs torch, but neither fairseq nor this package. The output layer's tables are prepared, and pruned with
+``--prune``. Stock models can be exported too, for comparison.
 """
 
 import argparse
@@ -20,15 +20,16 @@ from torch.jit.frontend import FrontendError
 
 from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs import files
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console, reason
 
 NAME = "kerbs-export"
 SOURCE, TARGET, SETTINGS = "source.txt", "target.txt", "settings.json"  # files inside the archive
-SENTENCES = 32  # of a batch of --check
+SENTENCES = 32  # in a batch of --check
 
 
 class Exported(NamedTuple):
-    """A compiled generator, the one it was compiled from, and what goes into the file beside it."""
+    """The compiled generator, fairseq's generator for the same model, the model, and the extra files of the archive."""
 
     scripted: Any
     eager: Any
@@ -46,7 +47,7 @@ def export(checkpoint: schema.Checkpoint, args: argparse.Namespace) -> Exported:
     built = saved.build(checkpoint, name, args.data, {})
     try:
         built.model.load_state_dict(dict(checkpoint.model), model_cfg=built.cfg.model)
-    except (RuntimeError, KeyError) as error:  # of stock models; twins say it themselves
+    except (RuntimeError, KeyError) as error:  # raised by stock models; twins report it themselves
         raise UserError(f"{checkpoint.path} does not fit --data {args.data}: {pretrained.misfit(error)}") from None
     if not hasattr(built.model, "encoder"):
         raise UserError(f"{checkpoint.path} is a language model: kerbs-export is for models that translate")
@@ -76,12 +77,12 @@ def export(checkpoint: schema.Checkpoint, args: argparse.Namespace) -> Exported:
 
 
 def words(dictionary: Any) -> str:
-    """The symbols of a dictionary, a line each, by number."""
+    """Return the symbols of a dictionary, one per line, in the order of their ids."""
     return "\n".join(dictionary.symbols)
 
 
 def inputs(built: Any, split: str) -> Iterator[dict[str, dict[str, Tensor]]]:
-    """The batches of a split as the generator takes them."""
+    """Yield the batches of a split as the generator takes them."""
     try:
         built.task.load_dataset(split)
     except FileNotFoundError:
@@ -95,13 +96,13 @@ def inputs(built: Any, split: str) -> Iterator[dict[str, dict[str, Tensor]]]:
 
 @torch.no_grad()
 def compared(result: Exported, split: str) -> str:
-    """How many sentences of a split have the same beams in both, and how long each takes: a line."""
+    """Return a line: how many sentences of a split have the same beams in both generators, and the time of each."""
     same = total = 0
     seconds = [0.0, 0.0]
     for number, sample in enumerate(inputs(result.built, split)):
         outputs = []
         for which, generator in enumerate((result.eager, result.scripted)):
-            if number == 0:  # compiled and allocated on the way
+            if number == 0:  # warm up: compile and allocate
                 for _ in range(2):
                     generator(sample)
             began = time.perf_counter()
@@ -115,8 +116,8 @@ def compared(result: Exported, split: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
-    result = argparse.ArgumentParser(
+    """Return the argument parser."""
+    result = Parser(
         prog=NAME,
         description="Write a translation model with its beam search as one TorchScript file.",
         epilog="kerbs-export checkpoint_best.pt --data data-bin --beam 5 -o model.ts",
@@ -140,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
     with console(NAME), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's and fairseq's, about each other
+        warnings.simplefilter("ignore")  # of torch and fairseq about each other
         args = parser().parse_args(argv)
         from kerbs_fairseq.plugin import saved
 
@@ -148,7 +149,7 @@ def main(argv: Optional[list[str]] = None) -> None:
             raise UserError(f"--beam {args.beam}: at least 1")
         if not 0 <= args.prune < 1:
             raise UserError(f"--prune {args.prune:g}: a share of at least 0 and below 1")
-        files.destination(args.output, [args.checkpoint])  # before the work
+        files.destination(args.output, [args.checkpoint])  # checked before the work
         checkpoint = schema.load(args.checkpoint, args.trust)
         saved.import_user_dir(args.user_dir)
         logging.getLogger("fairseq").setLevel(logging.WARNING)
@@ -163,7 +164,7 @@ def main(argv: Optional[list[str]] = None) -> None:
 
 
 def save(result: Exported, path: Path) -> None:
-    """Write the archive. It is made in memory: torch ends the whole process where it cannot write to a disk."""
+    """Write the archive. It is made in memory, because torch aborts the process if it cannot write to a disk."""
     buffer = io.BytesIO()
     torch.jit.save(result.scripted, buffer, _extra_files=result.extra)
     path.write_bytes(buffer.getbuffer())

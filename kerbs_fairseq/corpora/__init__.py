@@ -1,1 +1,1 @@
-"""From the files of a corpus's owner to text that fairseq-preprocess takes: formats, splits, subwords."""
+"""Convert corpora as published to text for fairseq-preprocess: formats, splits, subwords."""

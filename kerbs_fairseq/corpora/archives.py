@@ -1,4 +1,4 @@
-"""Unpacking archives of others: plain files only, inside one new folder, with this user's owner and permissions."""
+"""Unpack untrusted archives: regular files only, inside one new folder, with this user's owner and permissions."""
 
 import fnmatch
 import shutil
@@ -12,19 +12,19 @@ from typing import IO, Any, NamedTuple
 from kerbs_fairseq.runs.errors import UserError, told
 from kerbs_fairseq.runs.files import new_folder
 
-SUFFIXES = (".tar", ".tgz", ".tar.gz", ".zip")  # of archives within archives, which are unpacked too
+SUFFIXES = (".tar", ".tgz", ".tar.gz", ".zip")  # archives within an archive, which are unpacked too
 
 
 class Member(NamedTuple):
-    """A file of an archive; of links, devices and the like only the name is used."""
+    """A file of an archive; for links, devices and the like only the name is used."""
 
     name: str
     is_file: bool
-    content: Any  # opens it
+    content: Any  # a function that opens it
 
 
 def members(archive: IO[bytes], name: str) -> Iterator[Member]:
-    """What is in a tar archive, compressed or not, or in a zip archive; no folders."""
+    """Yield the members of a tar archive, compressed or not, or of a zip archive, without folders."""
     if name.endswith(".zip"):
         with zipfile.ZipFile(archive) as zipped:
             for info in zipped.infolist():
@@ -38,7 +38,7 @@ def members(archive: IO[bytes], name: str) -> Iterator[Member]:
 
 
 def inside(folder: Path, name: str, archive: Path) -> Path:
-    """Where a member goes; one whose path leads outside is a reason to trust nothing in its archive."""
+    """Return where a member goes; a path that leads outside ``folder`` is an error for the whole archive."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
         raise UserError(f"{archive} has a file {name!r}, which leads outside: it is not unpacked")
@@ -46,9 +46,9 @@ def inside(folder: Path, name: str, archive: Path) -> Path:
 
 
 def unpack(archive: Path, out: Path, patterns: Sequence[str] = ()) -> dict[str, int]:
-    """The files of an archive that match one of ``patterns`` (none: all), as the new folder ``out``, whole or not.
+    """Unpack the files that match one of ``patterns`` (none: all) to the new folder ``out``, completely or not at all.
 
-    An archive among them gives its files in its place. Links and devices are left out, which is counted.
+    An archive among them is replaced by its files. Links and devices are left out. Return how many of each.
     """
     counts = {"files": 0, "left_out": 0}
     with told(f"{archive} cannot be unpacked"), archive.open("rb") as file, new_folder(out) as folder:
@@ -76,7 +76,7 @@ def unpack(archive: Path, out: Path, patterns: Sequence[str] = ()) -> dict[str, 
 
 
 def write(content: IO[bytes], path: Path) -> int:
-    """One file, with none of the permissions that an archive may ask for."""
+    """Write one file, without the permissions in the archive; return 1."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         shutil.copyfileobj(content, file)

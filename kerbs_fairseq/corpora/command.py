@@ -1,6 +1,6 @@
-"""``kerbs-corpus``: from the files of a corpus's owner to text, and from text to subwords.
+"""``kerbs-corpus``: convert a corpus as published to text, and text to subwords.
 
-Each subcommand writes one new folder, as a whole or not at all. The recipes call them in turn.
+Each subcommand writes one new folder, completely or not at all. The recipes call them in turn.
 """
 
 import argparse
@@ -24,7 +24,7 @@ NAME = "kerbs-corpus"
 
 
 def read_pairs(args: argparse.Namespace) -> Splits:
-    """Whatever kind of parallel corpus lies in the folder."""
+    """Read a parallel corpus in any of the supported formats."""
     folder, source, target = args.raw, args.source, args.target
     pair = f"{source}-{target}"
     for iwslt in (folder, folder / pair):
@@ -46,7 +46,7 @@ def read_pairs(args: argparse.Namespace) -> Splits:
 
 
 def write_pairs(splits: Splits, names: tuple[str, str], out: Path) -> dict[str, Any]:
-    """Both sides of every part."""
+    """Write both sides of every part to the new folder ``out``; return a summary."""
     counts = {part: len(pairs) for part, pairs in splits.parts().items()}
     summary = {"sides": list(names), "pairs": counts, "left_out": splits.left_out}
     with new_folder(out) as folder:
@@ -58,18 +58,18 @@ def write_pairs(splits: Splits, names: tuple[str, str], out: Path) -> dict[str, 
 
 
 def pairs_command(args: argparse.Namespace) -> dict[str, Any]:
-    """Parallel text."""
+    """Write parallel text."""
     return write_pairs(tidy(read_pairs(args), args.max_words, args.most), (args.source, args.target), args.out)
 
 
 def dialog_command(args: argparse.Namespace) -> dict[str, Any]:
-    """Turns and answers."""
+    """Write pairs of a turn and its answer."""
     splits = tidy(without_overlap(read_dialogs(args.raw)), args.max_words, args.most)
     return write_pairs(splits, ("src", "tgt"), args.out)
 
 
 def sentences_command(args: argparse.Namespace) -> dict[str, Any]:
-    """Text for a language model."""
+    """Write text for a language model."""
     parts = read_sentences(args.raw, args.cut, args.seed, args.max_words)
     summary = {"sides": ["txt"], "sentences": {part: len(lines) for part, lines in parts.items()}}
     with new_folder(args.out) as folder:
@@ -80,17 +80,17 @@ def sentences_command(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def pieces_command(args: argparse.Namespace) -> dict[str, Any]:
-    """Subwords."""
+    """Split text into subwords."""
     return pieces.encode_folder(args.raw, args.out, args.tokens, args.size, args.language)
 
 
 def unpack_command(args: argparse.Namespace) -> dict[str, Any]:
-    """An archive."""
+    """Unpack an archive."""
     return unpack(args.raw, args.out, args.member)
 
 
 def three_sizes(text: str) -> list[int]:
-    """300000,10000,30000."""
+    """Parse three sizes, such as 300000,10000,30000, for argparse."""
     sizes = [int(part) for part in text.replace("/", ",").split(",")]
     if len(sizes) != 3 or min(sizes) < 1:
         raise ValueError(text)
@@ -98,7 +98,7 @@ def three_sizes(text: str) -> list[int]:
 
 
 def at_least(least: int) -> Any:
-    """A whole number, for argparse."""
+    """Return a type for argparse: an integer of at least ``least``."""
 
     def number(text: str) -> int:
         if int(text) < least:
@@ -109,7 +109,7 @@ def at_least(least: int) -> Any:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     result = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = result.add_subparsers(dest="command", required=True)
 

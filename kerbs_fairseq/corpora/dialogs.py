@@ -1,4 +1,4 @@
-"""DailyDialog as its owners give it: a dialog a line, each turn ended by __eou__."""
+"""Read DailyDialog as published: one dialog per line, each turn ended by __eou__."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ END = "__eou__"
 
 
 def turn_pairs(path: Path) -> list[Pair]:
-    """Each turn with the one that answers it."""
+    """Return each turn with the one that answers it."""
     pairs: list[Pair] = []
     for number, line in enumerate(raw_lines(path), 1):
         if not line.strip():
@@ -26,7 +26,7 @@ def turn_pairs(path: Path) -> list[Pair]:
 
 
 def read_dialogs(folder: Path) -> Splits:
-    """The files dialogues_train.txt, dialogues_validation.txt and dialogues_test.txt, in the folder or below it."""
+    """Read dialogues_train.txt, dialogues_validation.txt and dialogues_test.txt, in the folder or below it."""
 
     def of(name: str) -> list[Pair]:
         files = sorted(folder.rglob(f"dialogues_{name}.txt"))

@@ -1,4 +1,4 @@
-"""Reading and writing text by lines; what is wrong with a file is said."""
+"""Read and write text by lines; errors name the file and the line."""
 
 import gzip
 import unicodedata
@@ -9,11 +9,11 @@ from typing import IO
 
 from kerbs_fairseq.runs.errors import UserError, reason
 
-NO_SPACE = {"\u200b", "\ufeff", "\u00ad"}  # zero-width space, byte-order mark, soft hyphen: nobody sees them
+NO_SPACE = {"\u200b", "\ufeff", "\u00ad"}  # zero-width space, byte-order mark, soft hyphen: all invisible
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The file, unpacked if it is gzipped."""
+    """Open a file, decompressed if it is gzipped."""
     try:
         return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
     except OSError as error:
@@ -21,7 +21,7 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def raw_lines(path: Path) -> Iterator[str]:
-    """Its lines as they are, without line ends (of any system)."""
+    """Yield the lines of a file as they are, without line ends (of any system)."""
     number = 0
     try:
         with open_bytes(path) as file:
@@ -38,14 +38,14 @@ def raw_lines(path: Path) -> Iterator[str]:
 
 
 def clean(line: str) -> str:
-    """Composed Unicode, one space where there was any white space, no control or invisible characters."""
+    """Return ``line`` in composed Unicode (NFC), with single spaces, without control or invisible characters."""
     shown = (" " if c.isspace() else c for c in line if c not in NO_SPACE)
     kept = "".join(c for c in shown if c == " " or unicodedata.category(c) != "Cc")
     return " ".join(unicodedata.normalize("NFC", kept).split())
 
 
 def read_lines(path: Path) -> list[str]:
-    """Its lines, cleaned."""
+    """Return the lines of a file, cleaned; raise a UserError if it is empty."""
     lines = [clean(line) for line in raw_lines(path)]
     if not any(lines):
         raise UserError(f"{path} is empty")
@@ -53,6 +53,6 @@ def read_lines(path: Path) -> list[str]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """One line each."""
+    """Write ``lines`` to a file, one per line."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)

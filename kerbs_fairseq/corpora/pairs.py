@@ -1,4 +1,4 @@
-"""Parallel text in the formats of its owners: IWSLT's tags and XML, files line by line, one file with tabs."""
+"""Read parallel text as published: IWSLT's tags and XML, files aligned line by line, one file with tabs."""
 
 import html
 import re
@@ -26,12 +26,12 @@ class Splits:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def parts(self) -> dict[str, list[Pair]]:
-        """By name."""
+        """Return the parts by name."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
 
 def side_by_side(source: Path, target: Path, read: str = "lines") -> list[Pair]:
-    """Two files whose lines belong together."""
+    """Read two files that are aligned line by line."""
     readers = {"lines": read_lines, "tags": tagged_lines, "xml": xml_segments}
     sides = [readers[read](path) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
@@ -43,12 +43,12 @@ def side_by_side(source: Path, target: Path, read: str = "lines") -> list[Pair]:
 
 
 def tagged_lines(path: Path) -> list[str]:
-    """IWSLT's training text: the lines between those with tags."""
+    """Return the lines of IWSLT's training text, without those that have tags."""
     return [clean(html.unescape(line)) for line in raw_lines(path) if not TAG.match(line)]
 
 
 def xml_segments(path: Path) -> list[str]:
-    """IWSLT's development and test sets: the segments of all talks."""
+    """Return the segments of all talks of one of IWSLT's development or test sets."""
     lines = list(raw_lines(path))
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if not last.endswith(("</mteval>", "</srcset>", "</refset>")):
@@ -57,7 +57,7 @@ def xml_segments(path: Path) -> list[str]:
 
 
 def read_iwslt(folder: Path, source: str, target: str, valid: str, test: str) -> Splits:
-    """The folder de-en of an IWSLT archive; ``valid`` and ``test`` are names such as tst2013."""
+    """Read a folder of an IWSLT archive, such as de-en; ``valid`` and ``test`` are names such as tst2013."""
     pair = f"{source}-{target}"
 
     def of_set(name: str) -> list[Pair]:
@@ -72,7 +72,7 @@ def read_iwslt(folder: Path, source: str, target: str, valid: str, test: str) ->
 
 
 def read_parallel(folder: Path, source: str, target: str) -> Splits:
-    """train.de and train.en, valid (or val, dev) and test, or test_something."""
+    """Read train.de and train.en, and likewise valid (or val, dev) and test (or test_something)."""
 
     def of(*names: str) -> list[Pair]:
         for name in names:
@@ -87,7 +87,7 @@ def read_parallel(folder: Path, source: str, target: str) -> Splits:
 
 
 def read_tabbed(path: Path, swap: bool) -> list[Pair]:
-    """The first two columns of a file, source and target; with ``swap`` the other way round."""
+    """Return (source, target) from the first two columns of a file; with ``swap`` the target is the first one."""
     pairs = []
     for number, line in enumerate(raw_lines(path), 1):
         columns = [clean(part) for part in line.split("\t")]
@@ -102,7 +102,7 @@ def read_tabbed(path: Path, swap: bool) -> list[Pair]:
 
 
 def tabbed_file(folder: Path) -> Optional[Path]:
-    """The only text file of the folder with tabs in its first line."""
+    """Return the only text file of the folder with a tab in its first line; None if there are none or several."""
     files = [path for path in sorted(folder.glob("*.t[xs][tv]")) if not path.name.startswith("_")]
     with_tabs = [path for path in files if "\t" in next(raw_lines(path), "")]
     return with_tabs[0] if len(with_tabs) == 1 else None

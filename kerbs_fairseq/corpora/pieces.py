@@ -1,4 +1,4 @@
-"""Subwords: sentencepiece on raw text, on the tokens of Moses as in the paper, or none; and the way back to text."""
+"""Subwords: sentencepiece on raw text, on Moses tokens as in the paper, or none; and the conversion back to text."""
 
 import json
 import re
@@ -16,7 +16,7 @@ MODEL = "sentencepiece.model"
 
 
 def encode_folder(text: Path, out: Path, tokens: str, size: int, languages: Sequence[str] = ()) -> dict[str, Any]:
-    """Encode train, valid and test of all sides of ``text`` into the new folder ``out``; what was done.
+    """Encode train, valid and test of all sides of ``text`` into the new folder ``out``; return the settings.
 
     The subwords are learned on the training text of all sides together.
     """
@@ -44,19 +44,19 @@ def encode_folder(text: Path, out: Path, tokens: str, size: int, languages: Sequ
 
 
 def language_of(side: str, languages: Sequence[str]) -> str:
-    """The language of a side, for Moses: its name, unless ``languages`` (side=language) says otherwise."""
+    """Return the language of a side, for Moses: its name, unless ``languages`` (side=language) says otherwise."""
     return dict(pair.split("=", 1) for pair in languages).get(side, side)
 
 
 def check_languages(languages: Sequence[str]) -> None:
-    """Refuse what is not SIDE=LANGUAGE."""
+    """Raise a UserError if one of ``languages`` is not SIDE=LANGUAGE."""
     for pair in languages:
         if "=" not in pair:
             raise UserError(f"--language {pair}: write it as SIDE=LANGUAGE, for example src=en")
 
 
 def tokenise(lines: Sequence[str], tokens: str, language: str) -> list[str]:
-    """Lines with Moses tokens, or as they are."""
+    """Return the lines as Moses tokens, or as they are."""
     if tokens != "moses":
         return list(lines)
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
@@ -66,7 +66,7 @@ def tokenise(lines: Sequence[str], tokens: str, language: str) -> list[str]:
 
 
 def detokenise(lines: Sequence[str], tokens: str, language: str) -> list[str]:
-    """The way back from :func:`tokenise`."""
+    """Convert the tokens of :func:`tokenise` back to text."""
     if tokens != "moses":
         return list(lines)
     from sacremoses import MosesDetokenizer
@@ -76,12 +76,12 @@ def detokenise(lines: Sequence[str], tokens: str, language: str) -> list[str]:
 
 
 def learn(training: Path, prefix: Path, size: int) -> None:
-    """A BPE model of ``size`` pieces; text is taken as it is, it has been cleaned."""
+    """Train a BPE model of ``size`` pieces; the text is not normalized, as it has been cleaned already."""
     import sentencepiece
 
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=raw_lines(training),  # not a path: it takes commas for a list
+            sentence_iterator=raw_lines(training),  # not a path, which would be split at commas
             model_prefix=str(prefix),
             vocab_size=size,
             model_type="bpe",
@@ -101,7 +101,7 @@ def learn(training: Path, prefix: Path, size: int) -> None:
 
 
 def split(lines: Sequence[str], model: Path) -> list[str]:
-    """Lines as pieces with spaces between them."""
+    """Return the lines as pieces with spaces between them."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
@@ -109,19 +109,19 @@ def split(lines: Sequence[str], model: Path) -> list[str]:
 
 
 def join(line: str) -> str:
-    """The words of a line of pieces."""
+    """Join the pieces of a line to words."""
     return line.replace(" ", "").replace("▁", " ").strip()
 
 
 def to_text(lines: Sequence[str], settings: dict[str, Any], side: Optional[str] = None) -> list[str]:
-    """From what a model puts out to text as people read it."""
+    """Convert the output of a model to plain text."""
     tokens = settings["tokens"]
     words = list(lines) if tokens == "words" else [join(line) for line in lines]
     return detokenise(words, tokens, language_of(side or settings["sides"][-1], settings["languages"]))
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """What :func:`encode_folder` has written down."""
+    """Read the settings that :func:`encode_folder` has written."""
     path = folder / SETTINGS
     if not path.is_file():
         raise UserError(f"{folder} has no {SETTINGS}: it should be a folder that kerbs-corpus pieces wrote")

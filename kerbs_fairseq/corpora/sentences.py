@@ -1,4 +1,4 @@
-"""Text for language models: shards to cut parts from, or a corpus that comes with its own parts."""
+"""Read text for language models: shards to draw the parts from, or a corpus that comes with its own parts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +12,15 @@ PARTS = ("train", "valid", "test")
 
 
 def own_parts(folder: Path) -> Optional[list[Path]]:
-    """Files such as ptb.train.txt, ptb.valid.txt and ptb.test.txt; None if there is no such set of three."""
+    """Return files such as ptb.train.txt, ptb.valid.txt and ptb.test.txt; None if there are no such three."""
     matching = [sorted(path for path in folder.glob(f"*{name}.txt") if path.is_file()) for name in PARTS]
     return [files[0] for files in matching] if all(len(files) == 1 for files in matching) else None
 
 
 def shards(folder: Path) -> list[Path]:
-    """The files of the One-Billion-Word corpus, or whatever text lies in the folder.
+    """Return the files of the One-Billion-Word corpus, or any other text files in the folder.
 
-    Its training shards if there are any: the held-out ones are for those who train on all of the others.
+    Of that corpus only the training shards, if there are any: the held-out ones are for models trained on all of them.
     """
     training = sorted(path for path in folder.rglob("news.en-*-of-*") if path.is_file())
     if training:
@@ -32,7 +32,7 @@ def shards(folder: Path) -> list[Path]:
 
 
 def read_sentences(folder: Path, sizes: Optional[Sequence[int]], seed: int, max_words: int) -> dict[str, list[str]]:
-    """Sentences by part: the corpus's own parts unless ``sizes`` are given, else parts of these sizes."""
+    """Return sentences by part: the corpus's own parts unless ``sizes`` are given, else parts of these sizes."""
     own = own_parts(folder)
     if own is not None and sizes is None:
         parts = {name: [line for line in read_lines(path) if line] for name, path in zip(PARTS, own)}

@@ -1,4 +1,4 @@
-"""Which sentences are for training, validation and test: no leaks, seeded."""
+"""Split corpora into training, validation and test, with a seed, and without sentences in two parts."""
 
 import random
 from collections import defaultdict
@@ -11,7 +11,7 @@ from kerbs_fairseq.runs.errors import UserError
 
 
 def families(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Pairs that share a sentence on either side, directly or through others, stand in one list."""
+    """Group the pairs that share a sentence on either side, directly or through other pairs."""
     parent: dict[tuple[int, str], tuple[int, str]] = {}
 
     def root(node: tuple[int, str]) -> tuple[int, str]:
@@ -29,9 +29,9 @@ def families(pairs: Sequence[Pair]) -> list[list[Pair]]:
 
 
 def split_by_sentence(pairs: Sequence[Pair], valid: int, test: int, seed: int) -> Splits:
-    """So that no sentence of either side stands in two parts.
+    """Split pairs at random so that no sentence of either side is in two parts.
 
-    Validation and test take one pair of a family each; the others of such a family are left out.
+    Validation and test take one pair from a family each; the other pairs of such a family are left out.
     """
     groups = families(pairs)
     if len(groups) <= valid + test:
@@ -49,7 +49,7 @@ def split_by_sentence(pairs: Sequence[Pair], valid: int, test: int, seed: int) -
 
 
 def tidy(splits: Splits, max_words: int, most: int = 0) -> Splits:
-    """Without empty sides; in training also without sentences of over ``max_words`` words, and at most ``most``."""
+    """Drop pairs with an empty side; in training also those over ``max_words`` words, and all after ``most``."""
     left_out = dict(splits.left_out)
     parts = {}
     for name, pairs in splits.parts().items():
@@ -66,7 +66,7 @@ def tidy(splits: Splits, max_words: int, most: int = 0) -> Splits:
 
 
 def without_overlap(splits: Splits) -> Splits:
-    """Validation and test without the pairs that stand in training but for capital letters.
+    """Drop the pairs of validation and test that are also in training, ignoring case.
 
     Of DailyDialog's 6,740 test pairs these are 1,395.
     """
@@ -85,10 +85,10 @@ def without_overlap(splits: Splits) -> Splits:
 
 
 def cut_sentences(files: Sequence[Path], sizes: Sequence[int], seed: int, max_words: int = 80) -> list[list[str]]:
-    """Three parts of ``sizes`` from shards, drawn at random; a sentence stands in one part only.
+    """Draw three parts of ``sizes`` from shards at random; a sentence is in one part only.
 
-    The first part, for training, has no sentence of over ``max_words`` words. As many shards are read as are needed:
-    the owner has shuffled them.
+    The first part, for training, has no sentence of over ``max_words`` words. Only as many shards are read as are
+    needed: their sentences are shuffled already.
     """
     wanted, (train, valid, _) = sum(sizes), sizes
     order = sorted(files)

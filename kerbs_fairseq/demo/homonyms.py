@@ -1,4 +1,4 @@
-"""What a KerBS model makes of the words whose senses are known: whether its senses are the true ones."""
+"""Accuracy of the senses of a KerBS model on the homonyms of the demo corpus, whose true senses are known."""
 
 import random
 from collections import Counter, defaultdict
@@ -24,12 +24,12 @@ class Homonym:
 
     @property
     def meant(self) -> int:
-        """Senses of the model that are the likely ones at least once."""
+        """Number of senses of the model that are the likely one at least once."""
         return len({sense for sense, _ in self.uses})
 
 
 def right(uses: Sequence[tuple[int, str]]) -> int:
-    """How many uses are right if each sense of the model stands for the true one that it goes with most often."""
+    """Return how many uses are right if each sense of the model is mapped to its most frequent true sense."""
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     for sense, true in uses:
         counts[sense][true] += 1
@@ -37,7 +37,7 @@ def right(uses: Sequence[tuple[int, str]]) -> int:
 
 
 def shuffled(uses: Sequence[tuple[int, str]], seed: int = 1, times: int = 20) -> float:
-    """The same by chance: the model's senses assigned to the uses at random, on average."""
+    """Return the mean of :func:`right` with the model's senses assigned to the uses at random."""
     generator, senses = random.Random(seed), [sense for sense, _ in uses]
     total = 0
     for _ in range(times):
@@ -47,7 +47,7 @@ def shuffled(uses: Sequence[tuple[int, str]], seed: int = 1, times: int = 20) ->
 
 
 def homonyms(checkpoint: Path, data: Path, corpus: Path) -> list[Homonym]:
-    """All words with several true senses, those with most first, with their uses in the sentences not trained on."""
+    """Return all homonyms, those with most true senses first, with their uses in sentences not trained on."""
     model: Learned = load(checkpoint, data)
     truth = {word: n for word, n in true_senses(corpus / "truth.tsv").items() if n > 1 and word in model.words}
     at = {model.find(word): word for word in truth}
@@ -60,7 +60,7 @@ def homonyms(checkpoint: Path, data: Path, corpus: Path) -> list[Homonym]:
 
 
 def table(words: Sequence[Homonym], most: int = 8) -> str:
-    """The first words one by one, and all of them in a line."""
+    """Return a table with a row for each of the first words, and one for all words."""
     head = f"{'word':<12}{'true senses':>12}{'has':>5}{'means':>7}{'times':>7}{'right':>7}{'by chance':>11}"
     lines = [head, "-" * len(head)]
     for one in words[:most]:

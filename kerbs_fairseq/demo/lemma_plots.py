@@ -11,12 +11,12 @@ from kerbs_fairseq.report.drawing import INK, Picture, axes, colour, marker, sav
 from kerbs_fairseq.report.spaces import main_axes
 
 SEED = 0
-ABOVE: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": 2}  # where no points are
+ABOVE: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": 2}  # outside of the points
 TRUE_WIDTHS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.25)
 
 
 def spread_over_clusters() -> Figure:
-    """Lemma 1: the contexts of a word with two clusters, by the sense that each means; its sense vectors too."""
+    """Plot Lemma 1: contexts of a word with two clusters, coloured by their likely sense, and its sense vectors."""
     trained = lemmas.two_clusters(SEED)
     contexts = trained.contexts.flatten(0, 1)
     lengths = trained.vectors.norm(dim=1, keepdim=True)
@@ -36,7 +36,7 @@ def spread_over_clusters() -> Figure:
 
 
 def theta_by_width(outliers: float, seeds: range) -> Figure:
-    """Lemma 2: θ of words with narrow and with wide clusters, for some sets of contexts."""
+    """Plot Lemma 2: θ of words with narrow and with wide clusters, for some sets of contexts."""
     figure, ax = axes()
     for number, kind in enumerate(("narrow", "wide")):
         points = [(seed, float(t)) for seed in seeds for t in lemmas.lemma_2(seed, outliers)[number]]
@@ -51,7 +51,7 @@ def theta_by_width(outliers: float, seeds: range) -> Figure:
 
 
 def gaussian() -> Figure:
-    """Section 4.1.2: σ of the Gaussian that fits best against the true width, with outliers and without."""
+    """Plot Section 4.1.2: σ of the Gaussian that fits best against the true width, with outliers and without."""
     figure, ax = axes()
     for number, outliers in enumerate((0.0, lemmas.OUTLIERS)):
         widths = [lemmas.gaussian_width(true, outliers, SEED) for true in TRUE_WIDTHS]
@@ -64,7 +64,7 @@ def gaussian() -> Figure:
 
 
 def write(folder: Path, seeds: int = 5) -> list[Path]:
-    """Draw them all; their PNG files."""
+    """Draw all plots into ``folder``; return their PNG files."""
     folder.mkdir(parents=True, exist_ok=True)
     with style():
         pictures = [

@@ -1,8 +1,8 @@
-"""The paper's claims about the kernel on synthetic context vectors: ``python -m kerbs_fairseq.demo.lemmas``.
+"""Experiments on the paper's claims about the kernel: ``python -m kerbs_fairseq.demo.lemmas``.
 
-Contexts are points on a sphere, a cluster for every meaning; the output layer alone is trained to tell which word they
-belong to. Lemma 1: the senses of a word spread over its clusters. Lemma 2: a wider cluster gets a larger θ. Section
-4.1.2: the width of a Gaussian follows the outliers, θ does not.
+Contexts are synthetic: points on a sphere, with a cluster for every meaning. The output layer alone is trained to
+predict the word of each context. Lemma 1: the senses of a word spread over its clusters. Lemma 2: a wider cluster gets
+a larger θ. Section 4.1.2: outliers determine the width of a Gaussian, but not θ.
 """
 
 import argparse
@@ -25,7 +25,7 @@ OUTLIERS = 0.1
 
 
 def clusters(spreads: Sequence[float], seed: int, outliers: float = 0.0) -> Tensor:
-    """A cluster for each spread, around random directions: (clusters, contexts, d); some contexts may lie anywhere."""
+    """Return a cluster for each spread around random directions, (clusters, contexts, d), with a share of outliers."""
     generator = torch.Generator().manual_seed(seed)
     centers = functional.normalize(torch.randn(len(spreads), 1, FEATURES, generator=generator), dim=2)
     noise = torch.randn(len(spreads), CONTEXTS, FEATURES, generator=generator) / FEATURES**0.5
@@ -36,7 +36,7 @@ def clusters(spreads: Sequence[float], seed: int, outliers: float = 0.0) -> Tens
 
 
 def train(layer: KernelizedBayesianSoftmax, contexts: Tensor, words: Tensor, updates: int) -> None:
-    """Fit the layer to contexts (n, d) of words (n,)."""
+    """Train the layer on contexts (n, d) of words (n,)."""
     optimizer = torch.optim.Adam(layer.parameters(), 0.05)
     for _ in range(updates):
         optimizer.zero_grad()
@@ -48,12 +48,12 @@ class TwoClusters(NamedTuple):
     """A word with two clusters and two senses, after training."""
 
     contexts: Tensor  # (2, contexts, d)
-    senses: Tensor  # (2, contexts): which of the two each context means
+    senses: Tensor  # (2, contexts): the likely sense of each context, 0 or 1
     vectors: Tensor  # (2, d)
 
 
 def two_clusters(seed: int, start: str = "near", updates: int = 400) -> TwoClusters:
-    """Train such a word among four words with one cluster each."""
+    """Train a word with two clusters and two senses, among four words with one cluster each."""
     contexts = clusters([0.6] * 6, seed)
     words = torch.tensor([0, 0, 1, 2, 3, 4]).repeat_interleave(CONTEXTS)
     layer = KernelizedBayesianSoftmax(
@@ -68,13 +68,13 @@ def two_clusters(seed: int, start: str = "near", updates: int = 400) -> TwoClust
 
 
 def lemma_1(seed: int, start: str = "near", updates: int = 400) -> float:
-    """1 if each sense of a word with two clusters has a cluster of its own, 0 if both go to the same one."""
-    second = two_clusters(seed, start, updates).senses.float().mean(1)  # share of each cluster that means the second
+    """Return 1 if each sense of a word with two clusters has its own cluster, 0 if both have the same one."""
+    second = two_clusters(seed, start, updates).senses.float().mean(1)  # share of the second sense in each cluster
     return abs(float(second[0] - second[1]))
 
 
 def lemma_2(seed: int, outliers: float = 0.0, updates: int = 600) -> tuple[Tensor, Tensor]:
-    """θ of three words with narrow clusters (3,), and of two with wide ones (2,); one sense each."""
+    """Train words with one sense each; return θ of three with narrow clusters (3,) and of two with wide ones (2,)."""
     contexts = clusters([NARROW] * 3 + [WIDE] * 2, seed, outliers)
     layer = KernelizedBayesianSoftmax(FEATURES, 5, senses=1, bias="none", seed=seed)
     train(layer, contexts.flatten(0, 1), torch.arange(5).repeat_interleave(CONTEXTS), updates)
@@ -84,7 +84,7 @@ def lemma_2(seed: int, outliers: float = 0.0, updates: int = 600) -> tuple[Tenso
 
 
 def gaussian_width(true_width: float, outliers: float, seed: int, d: int = 512, d_true: int = 8) -> float:
-    """σ of the isotropic Gaussian that fits best, as in section 4.1.2.
+    """Return σ of the isotropic Gaussian that fits best, as in section 4.1.2.
 
     Points have the width ``true_width`` in ``d_true`` of ``d`` dimensions; outliers fill a cube with edge 1.
     """
@@ -97,7 +97,7 @@ def gaussian_width(true_width: float, outliers: float, seed: int, d: int = 512, 
 
 
 def main(argv: Optional[list[str]] = None) -> None:
-    """Print what came out."""
+    """Run the experiments and print the results, or draw the plots."""
     parser = argparse.ArgumentParser(prog="python -m kerbs_fairseq.demo.lemmas", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="sets of contexts (5)")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="only draw the plots of docs/lemmas.md")

@@ -1,21 +1,21 @@
-"""The words of the demo world: topics, the words that belong to one topic, to all of them, or to several by accident.
+"""The words of the demo corpus: topics, and the words of one topic, of all topics, or of several (homonyms).
 
-The target language is English in its words, so that a person can read what a model has found; the source language is
-made up (see :mod:`kerbs_fairseq.demo.world`). Within each list the words stand in order of frequency.
+The target language has English words, so that a person can read what a model has learned; the source language is
+artificial (see :mod:`kerbs_fairseq.demo.world`). The words of each list are in order of frequency.
 """
 
 from typing import NamedTuple
 
 
 class Topic(NamedTuple):
-    """Words with one meaning that are used in one topic only, the most frequent first."""
+    """Words with one meaning, the most frequent first."""
 
     nouns: str
     verbs: str
     adjectives: str
 
 
-# The order is the order of frequency: money is spoken of most.
+# In order of frequency: money is the most frequent topic.
 TOPICS = {
     "money": Topic(
         "loan debt price tax coin cheque budget merchant profit wallet invoice",
@@ -81,7 +81,7 @@ TOPICS = {
 
 
 class Sense(NamedTuple):
-    """One meaning of a word with several: where it is used, as what part of speech, and what it means."""
+    """One meaning of a homonym: its topic, part of speech and gloss."""
 
     topic: str
     part: str
@@ -92,7 +92,7 @@ def _senses(*triples: str) -> tuple[Sense, ...]:
     return tuple(Sense(*triple.split("/")) for triple in triples)
 
 
-# Words with several unrelated meanings, each in a topic of its own.
+# Words with several unrelated meanings, each in a different topic.
 HOMONYMS = {
     # four senses
     "spring": _senses(
@@ -149,7 +149,7 @@ WIDE = Topic(
     "good new old small big strange",
 )
 
-# (verb, adjective, noun) of a topic: adjective and noun have a single narrow context, as the object of that verb.
+# (verb, adjective, noun) of a topic: adjective and noun occur only together, as the object of that verb.
 NARROW = {
     "money": ("invest", "unclaimed", "dowry"),
     "kitchen": ("taste", "simmering", "stew"),
@@ -165,7 +165,7 @@ NARROW = {
     "farm": ("harvest", "fallow", "acre"),
 }
 
-# Grammar words. The source has one particle for each, but none for determiners.
+# Grammar words. The source has one word for each, but none for determiners.
 DETERMINERS = ["the", "a", "this", "every"]
 AUXILIARIES = ["will", "can", "must", "did"]
 PREPOSITIONS = ["near", "with", "behind", "without"]

@@ -1,6 +1,6 @@
-"""``kerbs-demo``: make the demo corpus, train small models on it with fairseq's own commands, and print one table.
+"""``kerbs-demo``: write the demo corpus, train small models on it with fairseq's own commands, and print a table.
 
-Every command is shown as it is run, so that it can be repeated by hand; what it prints goes to a log file.
+Every command is printed as it is run, so that it can be repeated by hand; its output goes to a log file.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from kerbs_fairseq.runs.errors import UserError, console
 
 NAME = "kerbs-demo"
 BEST = "checkpoint_best.pt"
-MARK = "kerbs-demo.json"  # says that a folder was written by this command, and may be replaced by it
+MARK = "kerbs-demo.json"  # marks a folder that this command wrote, and may replace
 
 
 @dataclass(frozen=True)
 class Model:
-    """A fairseq architecture with its options, and how long it is trained."""
+    """A fairseq architecture with its options and number of epochs."""
 
     name: str
     epochs: int
@@ -40,18 +40,18 @@ class Model:
 
 @dataclass(frozen=True)
 class Head:
-    """An output layer: what goes before the name of the architecture, the criterion that trains it, its options."""
+    """An output layer: prefix of the architecture, criterion and options."""
 
     name: str
     prefix: str
     criterion: str
     options: str = ""
-    only: str = ""  # the only model that has it
+    only: str = ""  # the only model to train it with; "": all
 
 
-# Senses that part at the start and may move from early on: the demo is a few hundred updates long.
+# Senses may move from early on: the demo is a few hundred updates long.
 SENSES = "--kerbs-reallocate-after 20 --kerbs-reallocate-every 10 --kerbs-reallocate-until 400 --kerbs-decay 0.05"
-# Few senses to spare, and a move whenever one is idle: where they go can be compared with the truth.
+# Few senses to spare, and a move whenever one is idle: the allocation can be compared with the truth.
 MOVES = (
     "--kerbs-init random --kerbs-max-senses 4 --kerbs-init-vectors random --kerbs-strategy idle --kerbs-bias none "
     "--kerbs-reallocate-after 20 --kerbs-reallocate-every 1 --kerbs-reallocate-until 400 --kerbs-decay 0.05"
@@ -85,7 +85,7 @@ MODELS = (
 
 @dataclass
 class Result:
-    """What the table shows of a model."""
+    """A row of the table."""
 
     model: str
     head: str
@@ -94,24 +94,24 @@ class Result:
     bleu: float = 0.0
     seconds: float = 0.0
     signature: str = ""
-    # of the senses that words have with those that they should have; over all words, and without grammar words
+    # rank correlation of learned and true numbers of senses, over all words and without grammar words
     truth_correlation: Optional[float] = None
     content_correlation: Optional[float] = None
 
     @property
     def name(self) -> str:
-        """How the log calls it."""
+        """The name of the model in the output."""
         return f"{self.model} {self.head}"
 
 
 class TrainingWatch:
-    """Reads the lines of fairseq-train's log: fills in the best validation perplexity and shows progress."""
+    """Reads the log of fairseq-train line by line: stores the best validation perplexity and prints progress."""
 
     def __init__(self, result: Result, epochs: int) -> None:
         self.result, self.epochs, self.start = result, epochs, time.monotonic()
 
     def __call__(self, line: str) -> None:
-        """Take one line of the log."""
+        """Process one line of the log."""
         record = logs.record_of(line)
         if record is None or record.kind != logs.VALID:
             return
@@ -126,18 +126,18 @@ class TrainingWatch:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print at once, also into a pipe."""
+    """Print without buffering, also into a pipe."""
     print(text, end=end, flush=True)
 
 
 def show(command: list[str]) -> list[str]:
-    """Print a command as one would type it."""
+    """Print a command as one would type it, and return it."""
     say(f"$ {shlex.join(command)}")
     return command
 
 
 def preprocess(folder: Path) -> None:
-    """From text to fairseq's binary format."""
+    """Run fairseq-preprocess on the corpus."""
     text = folder / "corpus" / "parallel"
     command = ["fairseq-preprocess", "--source-lang", "src", "--target-lang", "tgt", "--workers", "2"]
     for split in ("train", "valid", "test"):
@@ -148,7 +148,7 @@ def preprocess(folder: Path) -> None:
 def train(
     folder: Path, save: Path, model: Model, head: Head, epochs: int, seed: int, threads: Optional[int] = None
 ) -> Result:
-    """Train one model into ``save``; its parameters and best validation perplexity."""
+    """Train one model into ``save``; return its parameters and best validation perplexity."""
     result = Result(model.name, head.name)
     command = ["fairseq-train", str(folder / "data"), "--user-dir", commands.user_dir()]
     command += ["--arch", head.prefix + model.architecture, "--criterion", head.criterion, *model.options.split()]
@@ -171,7 +171,7 @@ def train(
 
 
 def translate(folder: Path, save: Path) -> tuple[list[str], list[str]]:
-    """Beam search over the test set with the best checkpoint in ``save``: (hypotheses, references)."""
+    """Translate the test set with the best checkpoint in ``save``; return (hypotheses, references)."""
     command = ["fairseq-generate", str(folder / "data"), "--user-dir", commands.user_dir(), "--gen-subset", "test"]
     command += ["--beam", "5", "--path", str(save / BEST), "--batch-size", "100", "--no-progress-bar"]
     commands.run(show([*command, "--results-path", str(save)]), save / "generate.log")
@@ -180,16 +180,16 @@ def translate(folder: Path, save: Path) -> tuple[list[str], list[str]]:
 
 
 def score(result: Result, hypotheses: list[str], references: list[str]) -> None:
-    """BLEU by sacrebleu, with its signature."""
+    """Store BLEU by sacrebleu in ``result``, with its signature."""
     from sacrebleu.metrics import BLEU
 
-    metric = BLEU(tokenize="none", force=True)  # the words of the demo are tokens already
+    metric = BLEU(tokenize="none", force=True)  # the text of the demo is tokenised
     result.bleu = metric.corpus_score(hypotheses, [references]).score
     result.signature = str(metric.get_signature())
 
 
 def table(results: list[Result]) -> str:
-    """The results as text."""
+    """Format the results as a text table."""
     rows = [("model", "head", "parameters", "valid ppl", "BLEU", "seconds")]
     for r in results:
         rows.append((r.model, r.head, f"{r.parameters:,}", f"{r.valid_ppl:.2f}", f"{r.bleu:.1f}", f"{r.seconds:.0f}"))
@@ -200,7 +200,7 @@ def table(results: list[Result]) -> str:
 
 
 def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: int, threads: Optional[int]) -> Result:
-    """One row of the table: train, translate, score."""
+    """Train, translate and score one model; return its row of the table."""
     began = time.monotonic()
     save = folder / f"{model.name}-{head.name}"
     result = train(folder, save, model, head, epochs or model.epochs, seed, threads)
@@ -213,7 +213,7 @@ def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: in
 
 
 def compare_with_truth(folder: Path, results: list[Result]) -> None:
-    """Show for each KerBS model how the senses that it gave to words compare with the true ones."""
+    """Print for each KerBS model how its numbers of senses compare with the true ones."""
     truth = folder / "corpus" / "truth.tsv"
     for result in results:
         if result.head.startswith("kerbs"):
@@ -231,9 +231,9 @@ def compare_with_truth(folder: Path, results: list[Result]) -> None:
 
 
 def report(folder: Path, results: list[Result]) -> Optional[Path]:
-    """Show what the KerBS model whose senses moved most freely makes of known words, and write its report.
+    """Print the accuracy of the senses of a KerBS model, ``kerbs-1.5`` if it was trained, and write its report.
 
-    Returns the report's page; None if there is no KerBS model.
+    Returns the path of the report's page; None if there is no KerBS model.
     """
     from kerbs_fairseq.demo.homonyms import homonyms  # loads fairseq and all its models
     from kerbs_fairseq.demo.homonyms import table as homonym_table
@@ -258,7 +258,7 @@ def report(folder: Path, results: list[Result]) -> Optional[Path]:
 
 
 def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], seed: int, jobs: int) -> None:
-    """The whole demo, into ``folder``."""
+    """Run the whole demo in ``folder``."""
     start = time.monotonic()
     if folder.exists():
         shutil.rmtree(folder)
@@ -271,7 +271,7 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
     preprocess(folder)
     jobs = min(jobs, len(cells))
     say(f"\n3. Train each model, translate the test set with beam 5, score; {jobs} at a time")
-    threads = 1 if jobs > 1 else None  # small models are faster side by side than each on all cores
+    threads = 1 if jobs > 1 else None  # small models are faster in parallel than each on all cores
     with ThreadPoolExecutor(jobs) as pool:
         running = [pool.submit(cell, folder, model, head, epochs, seed, threads) for model, head in cells]
         try:
@@ -292,7 +292,7 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     names = [model.name for model in MODELS]
     result = Parser(
         prog="kerbs-demo",

@@ -1,4 +1,4 @@
-"""Learned senses against true ones: senses per word in a KerBS model and in the demo corpus."""
+"""Comparison of learned and true senses: senses per word in a KerBS model and in the demo corpus."""
 
 import csv
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from kerbs_fairseq.runs import checkpoint as schema
 
 
 def true_senses(path: Path) -> dict[str, int]:
-    """How many senses each word has, from ``truth.tsv``."""
+    """Return the number of senses of each word, from ``truth.tsv``."""
     with path.open(encoding="utf-8", newline="") as file:
         return {row["word"]: int(row["senses"]) for row in csv.DictReader(file, delimiter="\t")}
 
 
 def kinds_of_words(path: Path) -> dict[str, str]:
-    """What each word is, from ``truth.tsv``: a homonym, or the range of its only sense."""
+    """Return the kind of each word, from ``truth.tsv``: homonym, or the range of its only sense."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     return {row["word"]: "homonym" if int(row["senses"]) > 1 else row["range"] for row in rows}
 
 
 def means_by_kind(senses: dict[str, int], kinds: dict[str, str]) -> dict[str, float]:
-    """The mean number of senses of the words of each kind, largest first."""
+    """Return the mean number of senses of the words of each kind, largest first."""
     groups: dict[str, list[int]] = {}
     for word in senses.keys() & kinds.keys():
         groups.setdefault(kinds[word], []).append(senses[word])
@@ -35,7 +35,7 @@ def means_by_kind(senses: dict[str, int], kinds: dict[str, str]) -> dict[str, fl
 
 
 def learned_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
-    """How many senses each word has in a model, from its checkpoint and the dictionary it was trained with."""
+    """Return the number of senses of each word in a model, from its checkpoint and its dictionary."""
     from fairseq.data import Dictionary
 
     symbols = Dictionary.load(str(dictionary)).symbols
@@ -43,29 +43,29 @@ def learned_senses(checkpoint: Path, dictionary: Path) -> dict[str, int]:
     return dict(zip(symbols, torch.bincount(sense_to_word, minlength=len(symbols)).tolist()))
 
 
-COLUMNS = 4  # numbers of senses that are counted each by itself
+COLUMNS = 4  # numbers of senses with a column of their own
 
 
 @dataclass
 class Comparison:
-    """Two counts of senses for the same words: ``true`` and ``learned`` (words,)."""
+    """Numbers of senses of the same words: ``true`` (words,) and ``learned`` (words,)."""
 
     true: Any
     learned: Any
 
     @classmethod
     def of(cls, true: dict[str, int], learned: dict[str, int]) -> "Comparison":
-        """Over the words that both know."""
+        """Return the comparison over the words that both have."""
         words = sorted(true.keys() & learned.keys())
         return cls(np.array([true[w] for w in words]), np.array([learned[w] for w in words]))
 
     @property
     def correlation(self) -> float:
-        """Spearman's rank correlation; 0 if one side is the same for all words."""
+        """Spearman's rank correlation; 0 if one side is constant."""
         return rank_correlation(self.true.tolist(), self.learned.tolist())
 
     def table(self) -> str:
-        """A row for each true number of senses: how many words, and how many senses the model gives them."""
+        """Return a table with a row for each true number of senses: words, and how many senses the model gives them."""
         most = min(int(self.learned.max()), COLUMNS)
         more = int(self.learned.max()) > most
         shown = [f"has {n}" for n in range(1, most + 1)] + ["more"] * more

@@ -1,11 +1,11 @@
-"""The demo world: from the lexicon, a grammar and a seed to sentences whose every token has a known sense.
+"""The demo corpus: sentences from a lexicon, a grammar and a seed, in which the sense of every token is known.
 
-A sentence speaks of one topic. The target language puts determiner and adjective before the noun, the auxiliary
-before the verb and the object behind it. The source language puts the verb last and adjectives behind the noun, has
-postpositions for prepositions, and no determiners: which one the target takes is a habit of the noun's sense, so no
-model can be certain of it. A source word stands for one *sense*, so a target word with four senses has four source
-words; and one source word in eight or so stands for two senses of different topics, so that only the rest of the
-sentence says which target word is meant.
+A sentence has one topic. The target language puts determiner and adjective before the noun, the auxiliary before the
+verb and the object after it. The source language puts the verb last and adjectives after the noun, has postpositions
+instead of prepositions, and no determiners: the determiner of the target is drawn from a distribution of the noun's
+sense, so no model can be certain of it. A source word corresponds to one *sense*, so a target word with four senses has
+four source words; about one source word in eight corresponds to two senses of different topics, so that only the rest
+of the sentence determines the target word.
 """
 
 import itertools
@@ -20,31 +20,31 @@ PARTS = ("noun", "verb", "adjective")
 WORDS_PER_SENTENCE = (4, 15)
 WIDE_SHARE = 0.2  # of the content words
 NARROW_SHARE = 0.15  # of the clauses
-SHARED_SOURCE_SHARE = 0.3  # of the one-topic words: half of them take the source word of the other half
-DETERMINER_SHARES = (0.75, 0.15, 0.07, 0.03)  # of the determiners of a noun, the most liked first
+SHARED_SOURCE_SHARE = 0.3  # of the words of one topic: half of these take the source word of the other half
+DETERMINER_SHARES = (0.75, 0.15, 0.07, 0.03)  # of the determiners of a noun, the preferred one first
 ZIPF = 0.9  # the r-th word of a list is drawn in proportion to 1 / r^ZIPF
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One sense of a target word: the unit that sentences are made of."""
+    """One sense of a target word, the unit of sentences."""
 
     word: str
     sense: int  # 0, 1, ... among the senses of the word
     part: str
-    topic: str  # "" for words of every topic and grammar words
+    topic: str  # "" for words of all topics and grammar words
     gloss: str
-    source: str  # "" for determiners, which the source language has not
+    source: str  # "" for determiners, which the source language does not have
     range: str  # narrow | topic | wide | grammar
 
     @property
     def tag(self) -> str:
-        """The name of the sense in the sense files: the word and the number of the sense."""
+        """The name of the sense in the sense files: word.number."""
         return f"{self.word}.{self.sense}"
 
 
 class Sentence(NamedTuple):
-    """A sentence pair and its truth: the entries of the target words, in target order."""
+    """A sentence pair, with the entries of the target words in target order."""
 
     source: tuple[str, ...]
     target: tuple[Entry, ...]
@@ -57,24 +57,24 @@ class Sentence(NamedTuple):
 
 @dataclass
 class NounPhrase:
-    """Determiner, adjective (or none) and noun."""
+    """A determiner, an optional adjective and a noun."""
 
     determiner: Entry
     adjective: Optional[Entry]
     noun: Entry
 
     def target(self) -> list[Entry]:
-        """In target order."""
+        """Return the entries in target order."""
         return [entry for entry in (self.determiner, self.adjective, self.noun) if entry is not None]
 
     def source(self) -> list[str]:
-        """In source order: noun and adjective, and no determiner."""
+        """Return the source words in source order: noun and adjective, no determiner."""
         return [e.source for e in (self.noun, self.adjective) if e is not None]
 
 
 @dataclass
 class World:
-    """All senses of the world and the habits of their use; the same for the same ``seed``."""
+    """All senses and the distributions of their use, determined by ``seed``."""
 
     seed: int = 1
     entries: list[Entry] = field(init=False)
@@ -87,14 +87,14 @@ class World:
         self._topic: dict[tuple[str, str], list[Entry]] = {}
         self._narrow: dict[str, tuple[Entry, Entry]] = {}
         self._build_entries()
-        # What a verb is said of: each verb has its own favourites among the nouns of its topic, and each noun among
-        # the adjectives, so that the words already said tell much about the words to come.
+        # Each verb has its own order of preference among the nouns of its topic, and each noun among the adjectives, so
+        # that the words of a sentence are informative about the next ones.
         self._favourites: dict[tuple[Entry, str], list[Entry]] = {}
 
     # --- vocabulary ---------------------------------------------------------------------------------------------------
 
     def _source_words(self) -> Iterator[str]:
-        """Artificial words of two syllables, in random order, none of them a target word."""
+        """Return artificial words of two syllables in random order, none of them a target word."""
         syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
         english = {word for words in all_target_words() for word in words}
         artificial = ["".join(pair) for pair in itertools.product(syllables, repeat=2)]
@@ -123,7 +123,7 @@ class World:
         for word, senses in lexicon.HOMONYMS.items():
             for number, (topic, part, gloss) in enumerate(senses):
                 pool = self._topic[topic, part]
-                # a place among the more frequent third, so that every sense is seen often enough to be learned
+                # in the more frequent third, so that every sense occurs often enough to be learned
                 place = self._random.randrange(len(pool) // 3 + 1)
                 pool.insert(place, self._entry(word, part, topic, "topic", gloss, number))
         for topic, (_, adjective, noun) in lexicon.NARROW.items():
@@ -140,7 +140,7 @@ class World:
         )
 
     def _share_source_words(self) -> None:
-        """Give some pairs of senses, equal in part of speech but not in topic, one source word."""
+        """Give some pairs of senses with the same part of speech and different topics the same source word."""
         for part in PARTS:
             places = [(key, i) for key in self._topic if key[1] == part for i in range(len(self._topic[key]))]
             self._random.shuffle(places)
@@ -156,7 +156,7 @@ class World:
         return rng.choices(pool, [1 / (rank + 1) ** ZIPF for rank in range(len(pool))])[0]
 
     def _content(self, rng: random.Random, topic: str, part: str, near: Optional[Entry] = None) -> Entry:
-        """A content word of ``topic``, one that ``near`` likes to have with it."""
+        """Draw a content word of ``topic``, by the preferences of ``near`` if it is given."""
         if rng.random() < WIDE_SHARE:
             return self._zipf(rng, self._wide[part])
         pool = self._topic[topic, part]
@@ -165,7 +165,7 @@ class World:
         return self._zipf(rng, pool)
 
     def _liked(self, near: Entry, part: str, pool: list[Entry]) -> list[Entry]:
-        """The words of ``pool`` in the order in which ``near`` likes them: its own order, always the same."""
+        """Return ``pool`` in the fixed order of preference of ``near``."""
         key = (near, part)
         if key not in self._favourites:
             taste = random.Random(f"{self.seed} {near.tag} {part}")
@@ -188,12 +188,12 @@ class World:
         return NounPhrase(self._determiner(rng, noun), adjective, noun)
 
     def _narrow_verb(self, topic: str) -> Entry:
-        """The one verb that the narrow words of ``topic`` are said with."""
+        """Return the only verb that the narrow words of ``topic`` occur with."""
         word = lexicon.NARROW[topic][0]
         return next(entry for entry in self._topic[topic, "verb"] if entry.word == word)
 
     def _clause(self, rng: random.Random, topic: str) -> tuple[list[str], list[Entry]]:
-        """One clause as (source words, target entries)."""
+        """Draw a clause: (source words, target entries)."""
         narrow = rng.random() < NARROW_SHARE
         verb = self._narrow_verb(topic) if narrow else self._content(rng, topic, "verb")
         auxiliary = self._zipf(rng, self._grammar["auxiliary"])
@@ -212,7 +212,7 @@ class World:
         return [*subject.source(), *middle, verb.source, auxiliary.source], target
 
     def sentence(self, rng: random.Random) -> Sentence:
-        """Draw one sentence; ``rng`` is the only source of chance."""
+        """Draw a sentence; ``rng`` is the only source of randomness."""
         topics = list(lexicon.TOPICS)
         while True:
             topic = rng.choices(topics, [1 / (rank + 1) ** (ZIPF / 2) for rank in range(len(topics))])[0]
@@ -229,7 +229,7 @@ class World:
 
 
 def all_target_words() -> list[list[str]]:
-    """The target words of the lexicon, list by list; a homonym stands once."""
+    """Return the lists of target words of the lexicon; a homonym occurs once."""
     lists = [text.split() for topic in (*lexicon.TOPICS.values(), lexicon.WIDE) for text in topic]
     narrow = [word for _, *pair in lexicon.NARROW.values() for word in pair]
     grammar = [*lexicon.DETERMINERS, *lexicon.AUXILIARIES, *lexicon.PREPOSITIONS, *lexicon.TIMES, lexicon.AND]

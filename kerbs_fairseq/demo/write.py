@@ -1,7 +1,7 @@
-"""``kerbs-demo-corpus``: write the demo world to files, with the truth beside it.
+"""``kerbs-demo-corpus``: write the demo corpus, with the true sense of every token.
 
 ``parallel/`` and ``mono/`` hold train, valid and test: ``.src`` and ``.tgt`` (translation) or ``.txt`` (language
-model), one sentence a line, and ``.senses``, the target sentence again with the number of its sense behind every word.
+model), one sentence per line, and ``.senses``, the target sentence with the number of its sense after every word.
 ``truth.tsv`` has a row for every sense of every word.
 """
 
@@ -23,12 +23,12 @@ from kerbs_fairseq.runs.files import new_folder
 NAME = "kerbs-demo-corpus"
 
 SPLITS = ("train", "valid", "test")
-GIVE_UP_AFTER = 200  # draws in a row that brought nothing new
+GIVE_UP_AFTER = 200  # draws in a row without a new sentence
 SECONDS = 5  # between two lines of progress
 
 
 class Sizes(NamedTuple):
-    """Number of sentences of one corpus."""
+    """Numbers of sentences of one corpus."""
 
     train: int
     valid: int
@@ -43,16 +43,16 @@ TRUTH_COLUMNS = (
 )  # fmt: skip
 
 
-MOST = 1_000_000  # sentences in all: they are held in memory, some kilobytes each
+MOST = 1_000_000  # sentences in total: they are held in memory, some kilobytes each
 Progress = Callable[[Iterable[Sentence]], Iterable[Sentence]]
 
 
 class WorldExhausted(UserError):
-    """More distinct sentences were asked for than the grammar can be expected to give."""
+    """Raised if more distinct sentences are requested than the grammar is likely to produce."""
 
 
 def distinct_sentences(world: World, seed: int) -> Iterator[Sentence]:
-    """Sentences of ``world``, none of which repeats an earlier one on either side."""
+    """Yield sentences of ``world``, none of which repeats an earlier one on either side."""
     rng = random.Random(f"kerbs sentences {seed}")
     seen_source: set[tuple[str, ...]] = set()
     seen_target: set[tuple[str, ...]] = set()
@@ -70,14 +70,14 @@ def distinct_sentences(world: World, seed: int) -> Iterator[Sentence]:
 
 
 def no_progress(sentences: Iterable[Sentence]) -> Iterable[Sentence]:
-    """Show nothing."""
+    """Return the sentences without printing progress."""
     return sentences
 
 
 def draw(
     seed: int, parallel: Sizes, mono: Sizes, progress: Progress = no_progress
 ) -> dict[tuple[str, str], list[Sentence]]:
-    """Sentences for (corpus, split), no sentence in two of them; ``progress`` watches them go by."""
+    """Return the sentences of each (corpus, split), none in two of them; ``progress`` wraps the iteration."""
     stream = iter(progress(distinct_sentences(World(seed), seed)))
     return {
         (corpus, split): [next(stream) for _ in range(getattr(sizes, split))]
@@ -98,7 +98,7 @@ def write_corpus(
 
 
 def write_split(folder: Path, split: str, sentences: list[Sentence], with_source: bool) -> None:
-    """Write one split: the text, and the senses of its words."""
+    """Write one split: text and senses."""
     folder.mkdir(exist_ok=True)
     target = "tgt" if with_source else "txt"
     columns: dict[str, list[tuple[str, ...]]] = {
@@ -135,7 +135,7 @@ def write_truth(path: Path, world: World, drawn: dict[tuple[str, str], list[Sent
 
 
 def size(text: str) -> Sizes:
-    """Read ``TRAIN,VALID,TEST`` from the command line."""
+    """Parse ``TRAIN,VALID,TEST`` of the command line."""
     try:
         sizes = Sizes(*(int(part) for part in text.split(",")))
     except (TypeError, ValueError):
@@ -146,7 +146,7 @@ def size(text: str) -> Sizes:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = Parser(
         prog=NAME,
         description="Write a synthetic corpus for translation and language models, in which the senses of all words "
@@ -166,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def shown(total: int) -> Progress:
-    """A line on the standard error every few seconds."""
+    """Return a progress wrapper that prints a line on stderr every few seconds."""
 
     def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
         last = time.monotonic()

@@ -1,1 +1,1 @@
-"""What models are judged by: scores from the outputs of fairseq's commands, significance, and the paper's tables."""
+"""Evaluation: scores of the outputs of fairseq's commands, significance tests, and the paper's tables."""

@@ -1,6 +1,6 @@
-"""``kerbs-evaluate``: scores of a trained model, comparisons of several, tables, and the tables of the documentation.
+"""``kerbs-evaluate``: score trained models, compare them, and write the tables of results and of the documentation.
 
-The recipes call it after fairseq-generate or fairseq-eval-lm; OUT is the folder that a recipe works in.
+The recipes call it after fairseq-generate or fairseq-eval-lm; OUT is the working folder of a recipe.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def score(args: argparse.Namespace) -> None:
 
 
 def compare_runs(args: argparse.Namespace) -> None:
-    """Each model against the first, and some of their outputs side by side."""
+    """Compare each model with the first, and print some of their outputs side by side."""
     task, wanted = TASKS[args.task], references(args.out)
     runs = [Run(path) for path in args.runs]
     for run in runs:
@@ -62,7 +62,7 @@ def compare_runs(args: argparse.Namespace) -> None:
 
 
 def samples(args: argparse.Namespace, task: Task, runs: Sequence[Run], wanted: Sequence[str]) -> None:
-    """Some outputs side by side, drawn at random from those that differ."""
+    """Print some outputs side by side, drawn at random from those that differ."""
     sources = read_text(args.out / "text" / f"test.{sides(args.out)[0]}").splitlines()
     same_length(sources, wanted)
     outputs = [run.output() for run in runs]
@@ -78,12 +78,12 @@ def samples(args: argparse.Namespace, task: Task, runs: Sequence[Run], wanted: S
 
 
 def table(args: argparse.Namespace) -> None:
-    """What has been evaluated so far."""
+    """Print the table of all evaluated models."""
     print(markdown(args.task, args.out), end="")
 
 
 def collect(args: argparse.Namespace) -> None:
-    """The results of a recipe as a small JSON file."""
+    """Write the results of a recipe to a JSON file, and its runs to an archive beside it."""
     name = args.name or args.out.name
     if not VARIANT.fullmatch(name):
         raise UserError(f"--name {name}: letters, digits, '.', '_' and '-' are possible")
@@ -96,7 +96,7 @@ def collect(args: argparse.Namespace) -> None:
 
 
 def restore_runs(args: argparse.Namespace) -> None:
-    """Finished runs of another machine, so that kerbs-table continues after them."""
+    """Restore finished runs of another machine, so that kerbs-table continues after them."""
     if not args.out.is_dir():
         raise UserError(f"{args.out} is not a directory: run the recipe's prepare.sh --out {args.out} first")
     restored, before = restore(args.archive, args.out)
@@ -104,7 +104,7 @@ def restore_runs(args: argparse.Namespace) -> None:
 
 
 def pages(args: argparse.Namespace) -> None:
-    """Tables of the documentation from the JSON files."""
+    """Update or check the tables of the documentation, from the JSON files."""
     results = read_results(args.results)
     old = [path for path in args.pages if fill(path, results, write=not args.check)]
     for path in old:
@@ -114,14 +114,14 @@ def pages(args: argparse.Namespace) -> None:
 
 
 def count(text: str) -> int:
-    """A whole number from 0 on, for argparse."""
+    """Parse a non-negative integer, for argparse."""
     if int(text) < 0:
         raise argparse.ArgumentTypeError(f"{text}: at least 0")
     return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = result.add_subparsers(dest="command", required=True)
     for name, run, text in (

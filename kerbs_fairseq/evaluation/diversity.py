@@ -1,4 +1,4 @@
-"""What BLEU does not say of answers: how long they are, how varied, and how often the same one is given."""
+"""Length and diversity of answers, which BLEU does not measure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from kerbs_fairseq.evaluation.scores import same_length
 
 
 def words_of(lines: Sequence[str]) -> list[list[str]]:
-    """The lines in sacrebleu's tokens 13a, those of BLEU."""
+    """Tokenise lines by sacrebleu's 13a, the tokeniser of BLEU."""
     from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
     tokenise = Tokenizer13a()
@@ -15,24 +15,24 @@ def words_of(lines: Sequence[str]) -> list[list[str]]:
 
 
 def length_ratio(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
-    """Tokens of the outputs per token of the references."""
+    """Return the number of tokens of the outputs divided by that of the references."""
     same_length(outputs, references)
     return sum(map(len, outputs)) / max(1, sum(map(len, references)))
 
 
 def distinct(outputs: Sequence[Sequence[str]], order: int) -> float:
-    """Different n-grams of the outputs per n-gram (Li et al., 2016); 0 if there is none."""
+    """Return the share of distinct n-grams among all n-grams of the outputs (Li et al., 2016); 0 if there is none."""
     ngrams = [tuple(line[i : i + order]) for line in outputs for i in range(len(line) - order + 1)]
     return len(set(ngrams)) / max(1, len(ngrams))
 
 
 def share_of_most_frequent(outputs: Sequence[str]) -> float:
-    """How many of the outputs are the same one, the most frequent."""
+    """Return the share of the most frequent output."""
     return max(Counter(outputs).values(), default=0) / max(1, len(outputs))
 
 
 def diversity(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """All of it, as it stands in scores.json."""
+    """Return all these measures, under their names in scores.json."""
     words = words_of(outputs)
     return {
         "length_ratio": length_ratio(words, words_of(references)),

@@ -1,4 +1,4 @@
-"""What each setting of KerBS is worth: one table per model, on the validation set, with one setting changed per row."""
+"""Tables of the effect of each setting of KerBS on the validation perplexity: one per model, one setting per row."""
 
 from typing import Any, Optional
 
@@ -10,7 +10,7 @@ MEASURE = "valid_ppl"
 
 
 def options_of(text: str) -> list[str]:
-    """The options behind ``--`` in a command, each with its values: ["--lr 0.008", "--kerbs-senses 2"]."""
+    """Return the options after ``--`` in a command, each with its values: ["--lr 0.008", "--kerbs-senses 2"]."""
     _, _, behind = text.partition(" -- ")
     options: list[str] = []
     for word in behind.split():
@@ -22,7 +22,7 @@ def options_of(text: str) -> list[str]:
 
 
 def setting_of(name: str, cell: Cell, standard: Cell) -> str:
-    """The options in which a cell differs from ``standard``, as they were given."""
+    """Return the options in which a cell differs from ``standard``, as they were given."""
     arm = ARMS[name.partition("+")[0].partition("-")[2]]
     own = [one for one in options_of(cell.get("train", "")) if one not in options_of(standard.get("train", ""))]
     options = [*([arm.options] if arm.options else []), *own]
@@ -30,7 +30,7 @@ def setting_of(name: str, cell: Cell, standard: Cell) -> str:
 
 
 def percent_of(cell: Cell, other: Optional[Cell]) -> str:
-    """The mean difference over the seeds that both have, with its spread: −7.3 % ± 0.2."""
+    """Return the mean difference over the seeds that both cells have, with its standard deviation: −7.3 % ± 0.2."""
     ours, theirs = ({} if one is None else one["seeds"] for one in (cell, other))
     seeds = [seed for seed in ours if MEASURE in ours[seed] and MEASURE in theirs.get(seed, {})]
     if not seeds:
@@ -41,7 +41,7 @@ def percent_of(cell: Cell, other: Optional[Cell]) -> str:
 
 
 def factors_of(results: dict[str, Any]) -> str:
-    """For every model with KerBS: the softmax, KerBS, and each of its arms and variants."""
+    """Return a table for every model with KerBS: the softmax, KerBS, and all arms and variants of KerBS."""
     task, cells = TASKS[results["task"]], results["cells"]
     tables = []
     for model in task.models:

@@ -1,4 +1,4 @@
-"""Values that are tried for every cell: rates by validation loss, length penalties by BLEU on the validation set."""
+"""Grid searches of each cell: learning rates by validation loss, length penalties by BLEU on the validation set."""
 
 import math
 import re
@@ -12,12 +12,12 @@ from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import new_folder, read_json, read_text
 
-DIVERGED = "diverged"  # an empty file beside the log of such a training
+DIVERGED = "diverged"  # an empty file beside the log of a run that diverged
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 
 
 def values_of(text: Optional[str], option: str) -> list[str]:
-    """0.001,0.002,0.004 as it was written, each once; none if the option was not given."""
+    """Return the distinct values of a list such as 0.001,0.002,0.004, as text; [] if the option was not given."""
     if text is None:
         return []
     values = list(dict.fromkeys(text.split(",")))
@@ -27,17 +27,17 @@ def values_of(text: Optional[str], option: str) -> list[str]:
 
 
 def variant(cell: str, rate: str) -> str:
-    """The name under which a cell is trained with a rate: gru-kerbs+lr0.006."""
+    """Return the name of a cell that is trained with a rate: gru-kerbs+lr0.006."""
     return f"{cell}{'.' if '+' in cell else '+'}lr{rate}"
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether a training with a rate needs no further work."""
+    """Return whether the run in ``folder`` has finished or diverged."""
     return (folder / "trained").is_file() or (folder / DIVERGED).is_file()
 
 
 def mark_if_diverged(folder: Path) -> bool:
-    """Whether a training that failed did so because its loss was no longer a number; if so it is not tried again."""
+    """Return whether a failed run diverged, by its log; if so, mark it, so that it is not tried again."""
     log = folder / "train.log"
     if log.is_file() and re.search(r"FloatingPointError|gradients are Nan/Inf", read_text(log)):
         (folder / DIVERGED).touch()
@@ -45,13 +45,13 @@ def mark_if_diverged(folder: Path) -> bool:
 
 
 def loss_of(folder: Path) -> float:
-    """The best validation loss of a training; inf if it diverged."""
+    """Return the best validation loss of a run; inf if it diverged."""
     loss = None if (folder / DIVERGED).is_file() else logs.best(folder / "train.log", "loss")
     return math.inf if loss is None else loss
 
 
 def best_rate(folders: dict[str, Path]) -> tuple[str, float]:
-    """(rate, loss) with the lowest validation loss, of trainings by rate; the first of equal ones."""
+    """Return the (rate, loss) with the lowest validation loss; ``folders`` are runs by rate. Ties go to the first."""
     missing = [rate for rate, folder in folders.items() if not has_ended(folder)]
     if missing:
         raise UserError(f"rate {', '.join(missing)} failed; start again to go on")
@@ -63,12 +63,12 @@ def best_rate(folders: dict[str, Path]) -> tuple[str, float]:
 
 
 def lenpen_folder(run: Path, lenpen: str) -> Path:
-    """Where evaluate.sh --subset valid --lenpen puts its outputs and scores."""
+    """Return the folder of the outputs and scores of evaluate.sh --subset valid --lenpen."""
     return run / f"valid_lenpen_{lenpen}"
 
 
 def best_lenpen(run: Path, lenpens: Sequence[str]) -> tuple[str, float]:
-    """(length penalty, BLEU) with the highest BLEU on the validation set; the first of equal ones."""
+    """Return the (length penalty, BLEU) with the highest BLEU on the validation set. Ties go to the first."""
     scores = {}
     for lenpen in lenpens:
         path = lenpen_folder(run, lenpen) / SCORES
@@ -81,16 +81,16 @@ def best_lenpen(run: Path, lenpens: Sequence[str]) -> tuple[str, float]:
 
 
 def at_the_edge(best: str, values: Sequence[str]) -> str:
-    """A remark if the best value is the smallest or largest that was tried: a better one may lie beyond."""
+    """Return a remark if the best value is the smallest or largest of ``values``: a better one may lie beyond."""
     ordered = sorted(values, key=float)
     return ", at the edge of the grid" if len(ordered) > 1 and best in (ordered[0], ordered[-1]) else ""
 
 
 def adopt(source: Path, target: Path) -> None:
-    """Let the training in ``source`` stand as that of ``target``, whole or not at all, unless there is one."""
+    """Copy the run in ``source`` to ``target``, completely or not at all, unless ``target`` has a run."""
     if (target / "training").exists():
         return
-    with new_folder(target, replace=True) as folder:  # what is there is at the most a log
+    with new_folder(target, replace=True) as folder:  # it holds a log at most
         shutil.copytree(source, folder, ignore=shutil.ignore_patterns(".lock", "recipe.log"), dirs_exist_ok=True)
         command = folder / "command"
         if command.is_file():

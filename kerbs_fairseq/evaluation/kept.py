@@ -1,7 +1,7 @@
-"""Finished runs without their models, in one small archive, so that a table can be continued on another machine.
+"""An archive of finished runs without their models, so that a table can be continued on another machine.
 
 The archive has settings, scores, outputs and the epochs of the logs of a recipe's runs: what ``kerbs-table`` needs to
-skip them, and the bootstrap to compare them with later ones.
+skip them, and the bootstrap to compare them with later runs.
 """
 
 import io
@@ -25,13 +25,13 @@ SUFFIX = ".tar.xz"
 
 
 def epochs(log: Path) -> bytes:
-    """The lines of a log that are written at the end of an epoch."""
+    """Return the lines of a log that are written at the end of an epoch."""
     ends = (line for line in logs.read_lines(log) if " | train | " in line or " | valid | " in line)
     return "".join(f"{line}\n" for line in ends).encode()
 
 
 def contents(out: Path) -> Iterator[tuple[str, bytes]]:
-    """(name in the archive, content) of what is kept of all finished trainings below ``out``."""
+    """Yield (name in the archive, content) of every file to keep of the finished runs below ``out``."""
     yield DATA, data_of(out).encode()
     for folder in sorted(path for path in out.glob("runs/*/seed_*") if is_run(path) and has_ended(path)):
         lenpens = [path.parent for path in folder.glob(f"valid_lenpen_*/{SCORES}")]
@@ -44,7 +44,7 @@ def contents(out: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def keep(out: Path, path: Path) -> None:
-    """Write the archive, whole or not at all; the same runs give the same bytes."""
+    """Write the archive, completely or not at all; the same runs give the same bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:xz") as archive:
         for name, content in contents(out):
@@ -55,7 +55,7 @@ def keep(out: Path, path: Path) -> None:
 
 
 def restore(path: Path, out: Path) -> tuple[int, int]:
-    """Put the runs of an archive below ``out``: how many, and how many were there before and stay as they are."""
+    """Extract the runs of an archive below ``out``; return how many, and how many existed and were not replaced."""
     try:
         with tempfile.TemporaryDirectory(prefix=".restored.", dir=out) as beside:
             unpacked = Path(beside) / "all"

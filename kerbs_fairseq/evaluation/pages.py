@@ -1,8 +1,8 @@
-"""Tables in pages: what stands between two markers is made from the JSON files of results.
+"""Tables in Markdown pages: the text between two markers is generated from the JSON files of results.
 
 ``<!-- results: NAME -->`` is followed by the table of docs/results/NAME.json without variants of its cells,
-``<!-- factors: NAME -->`` by what each setting of KerBS is worth there, variants included, and ``<!-- results -->`` by
-a summary of all; ``<!-- end of results -->`` ends each.
+``<!-- factors: NAME -->`` by the effect of each setting of KerBS, including variants, and ``<!-- results -->`` by a
+summary of all results; ``<!-- end of results -->`` ends each.
 """
 
 import re
@@ -21,12 +21,12 @@ NOTHING = "(not run yet)\n"
 
 
 def without_variants(results: dict[str, Any]) -> dict[str, Any]:
-    """The same results with the cells of the protocol alone."""
+    """Return the results without variants of cells."""
     return {**results, "cells": {name: cell for name, cell in results["cells"].items() if "+" not in name}}
 
 
 def filled(page: str, results: dict[str, dict[str, Any]]) -> str:
-    """The text of a page with all its tables as they should be."""
+    """Return the text of a page with all its tables replaced by those of ``results``."""
 
     def table(match: "re.Match[str]") -> str:
         kind, name = match[2], match[3]
@@ -42,7 +42,7 @@ def filled(page: str, results: dict[str, dict[str, Any]]) -> str:
 
 
 def fill(path: Path, results: dict[str, dict[str, Any]], write: bool) -> bool:
-    """Whether a page is not as it should be; with ``write`` it is from then on."""
+    """Return whether the tables of a page are out of date; update them if ``write``."""
     before = read_text(path)
     if len(OPENING.findall(before)) != len(MARKED.findall(before)):
         raise UserError(f"{path}: a <!-- results --> without its <!-- end of results -->")

@@ -1,6 +1,6 @@
-"""The cells of our tables and of the paper's, how they are called, and the figures printed in the paper.
+"""The cells of our tables and of the paper's, their names, and the figures printed in the paper.
 
-A cell is called MODEL-ARM; CELL+NAME is a variant of it, trained with options of its own. The arms are in arms.txt.
+A cell is named MODEL-ARM; CELL+NAME is a variant of it, trained with additional options. The arms are in arms.txt.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Union
 
 from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
 
-VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # NAME, which is a part of a folder's name
+VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # NAME, part of the name of a folder
 BASELINE = "softmax"  # the arm that others are compared with
 
 
@@ -20,13 +20,13 @@ class Arm:
     """A line of arms.txt."""
 
     name: str
-    head: str  # softmax, mos or kerbs: what stands before the name of the architecture, but for softmax
+    head: str  # softmax, mos or kerbs; the last two are the prefix of the architecture
     title: str
     options: str  # for fairseq-train
 
 
 def read_arms() -> dict[str, Arm]:
-    """The arms by name, in the order of the tables; the recipes read the same file."""
+    """Return the arms by name, in the order of the tables; the recipes read the same file."""
     lines = Path(__file__).with_name("arms.txt").read_text(encoding="utf-8").splitlines()
     arms = [Arm(*line.split("|")) for line in lines if line and not line.startswith("#")]
     return {arm.name: arm for arm in arms}
@@ -37,32 +37,32 @@ ARMS = read_arms()
 
 @dataclass(frozen=True)
 class Task:
-    """A recipe: what its models are judged by, and what the paper reports for its cells."""
+    """A recipe: how its models are scored, and what the paper reports for its cells."""
 
     title: str
     corpus: str  # of the paper
     measure: str
     scorer: Union[Bleu, Perplexity]
     figures: dict[str, float]
-    dialog: bool = False  # lengths and variety of the answers are shown too
+    dialog: bool = False  # length and diversity of the answers are shown too
 
     @property
     def cells(self) -> list[str]:
-        """All that can be trained: every model with every arm."""
+        """All cells: every model with every arm."""
         return [f"{model}-{arm}" for model in self.models for arm in ARMS]
 
     @property
     def models(self) -> list[str]:
-        """Such as seq2seq."""
+        """The names of the models, such as seq2seq."""
         return list(dict.fromkeys(cell.split("-")[0] for cell in self.figures))
 
     def has(self, cell: str) -> bool:
-        """Whether ``cell`` can be trained: one of the cells, or a variant of one."""
+        """Return whether ``cell`` is one of the cells, or a variant of one."""
         base, plus, variant = cell.partition("+")
         return base in self.cells and (not plus or VARIANT.fullmatch(variant) is not None)
 
     def in_order(self, cells: Iterable[str]) -> list[str]:
-        """Those of ``cells`` that can be trained, in the order of the table, each followed by its variants."""
+        """Return the known ones of ``cells`` in the order of the table, each followed by its variants."""
         known = {cell for cell in cells if self.has(cell)}
         return sorted(known, key=lambda cell: (self.cells.index(cell.partition("+")[0]), cell))
 
@@ -111,12 +111,12 @@ TASKS = {
 
 
 def name_of(cell: str) -> tuple[str, str]:
-    """(model, output layer) as the tables show them: seq2seq-kerbs-static+x → ("seq2seq", "KerBS w/o … (x)")."""
+    """Return (model, output layer) as in the tables: seq2seq-kerbs-static+x → ("seq2seq", "KerBS w/o … (x)")."""
     base, _, variant = cell.partition("+")
     model, _, arm = base.partition("-")
     return model, ARMS[arm].title + (f" ({variant})" if variant else "")
 
 
 def baseline_of(cell: str) -> str:
-    """The cell that a cell is compared with: its model with the softmax."""
+    """Return the baseline of a cell: its model with the softmax."""
     return f"{cell.split('-', maxsplit=1)[0]}-{BASELINE}"

@@ -1,4 +1,4 @@
-"""All that a table needs of the evaluated runs of a recipe, as data that is kept in a small JSON file."""
+"""The results of a recipe's evaluated runs, as JSON: everything that the tables need."""
 
 import glob
 import json
@@ -21,24 +21,24 @@ from kerbs_fairseq.runs.files import cannot_write, read_json, read_text, write
 
 DIGITS = 6  # significant digits that are kept
 SPEEDS = ("seconds_per_update", "tokens_per_second")
-TIMED = "+time"  # behind the name of a cell: short runs on an idle machine, for speed alone; they have no row
+TIMED = "+time"  # suffix of short runs on an idle machine, for speed alone; they have no row
 NOT_SCORES = ("versions", "signature", "signature_of_moses_tokens", "order")
 
 
 def measure_of(task: Task) -> str:
-    """The name in scores.json of what a task is judged by."""
+    """Return the name in scores.json of the measure of a task."""
     return "ppl" if isinstance(task.scorer, Perplexity) else "bleu"
 
 
 def compare(task: Task, system: Sequence[Array], baseline: Sequence[Array]) -> Comparison:
-    """Statistics (sentences, k) of both, seed by seed; the scores of seeds are averaged."""
+    """Compare two systems by their statistics (sentences, k) for each seed; scores are averaged over seeds."""
     if len({len(one) for one in [*system, *baseline]}) != 1:
         raise UserError("the runs were evaluated on different test sets: evaluate again")
     return paired_bootstrap(task.scorer, np.stack(system), np.stack(baseline))
 
 
 def gather(name: str, task_name: str, out: Path, corpus: str = "") -> dict[str, Any]:
-    """The evaluated runs below ``out``: scores, commands and comparisons with the softmax, by cell."""
+    """Return scores, commands and comparisons with the softmax of the evaluated runs below ``out``, by cell."""
     task, wanted, evaluated = TASKS[task_name], references(out), all_runs(out)
     runs = [run for run in evaluated if not run.cell.endswith(TIMED)]
     of_cell = {cell: [run for run in runs if run.cell == cell] for cell in task.in_order(run.cell for run in runs)}
@@ -67,7 +67,7 @@ def gather(name: str, task_name: str, out: Path, corpus: str = "") -> dict[str, 
 
 
 def against(task: Task, system: Sequence[Run], baseline: Sequence[Run], judged: dict[Run, Array]) -> Optional[dict]:
-    """A cell compared with the softmax over the seeds that both have: each, all together, and a t-test; or None."""
+    """Compare a cell with the softmax over their common seeds: each, all together, and a t-test; None without any."""
     pairs = [(a, b) for a in system for b in baseline if a.seed == b.seed]
     if not pairs:
         return None
@@ -84,7 +84,7 @@ def against(task: Task, system: Sequence[Run], baseline: Sequence[Run], judged: 
 
 
 def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
-    """How a cell was made, the same for all its seeds but for SEED; parts that a run does not say are left out."""
+    """Return the commands of a cell, with SEED for the seed; parts that its runs do not record are left out."""
     commands: list[dict[str, Any]] = []
     for run in runs:
         training = text_of(run.folder / "training") or ""
@@ -107,13 +107,13 @@ def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
 
 
 def speeds_of(run: Run) -> dict[str, Any]:
-    """What a run that was made to measure time says of it."""
+    """Return the speeds of a run that was made to measure them."""
     scores = run.scores or {}
     return numbers({name: scores.get(name) for name in SPEEDS})
 
 
 def tried_rates(out: Path, cell: str) -> dict[str, float]:
-    """The best validation loss of each rate that was tried for a cell; none for a rate that diverged."""
+    """Return the best validation loss of each rate tried for a cell; rates that diverged are left out."""
     prefix = variant(cell, "")
     losses = {}
     for folder in out.glob(f"runs/{glob.escape(prefix)}*/seed_*"):
@@ -124,24 +124,24 @@ def tried_rates(out: Path, cell: str) -> dict[str, float]:
 
 
 def text_of(path: Path) -> Optional[str]:
-    """What stands in a small file; None if it is missing or empty."""
+    """Return the text of a small file; None if it is missing or empty."""
     return (read_text(path).strip() or None) if path.is_file() else None
 
 
 def data_of(out: Path) -> str:
-    """Corpus, tokens and number of pieces, without the folder in which the corpus is on this machine."""
+    """Return corpus, tokens and number of pieces, without the local path of the corpus."""
     folder, _, rest = (text_of(out / "binary" / ".settings") or "").partition(" ")
     return " ".join(f"{Path(folder).name} {rest}".split()) if folder else ""
 
 
 def merged(versions: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Versions of all runs: one each, or several with commas between them."""
+    """Return the version of each package over all runs; several versions are separated by commas."""
     names = dict.fromkeys(name for one in versions for name in one)
     return {name: ", ".join(sorted({one[name] for one in versions if name in one})) for name in names}
 
 
 def numbers(scores: dict[str, Any]) -> dict[str, Any]:
-    """The numbers among scores, shortened; what is not a finite number is left out."""
+    """Return the finite numbers among ``scores``, rounded to :data:`DIGITS` digits."""
     result: dict[str, Any] = {}
     for name, value in scores.items():
         if isinstance(value, (int, float)) and name not in NOT_SCORES and math.isfinite(value):
@@ -150,7 +150,7 @@ def numbers(scores: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_results(results: dict[str, Any], folder: Path) -> Path:
-    """NAME.json in ``folder``, whole or not at all."""
+    """Write NAME.json into ``folder``, completely or not at all; return its path."""
     path = folder / f"{results['name']}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def write_results(results: dict[str, Any], folder: Path) -> Path:
 
 
 def are_results(results: Any) -> bool:
-    """Whether the content of a JSON file has all that a table takes from it."""
+    """Return whether the content of a JSON file has everything that the tables need."""
     try:
         fine = results["task"] in TASKS and all(isinstance(results[key], str) for key in ("name", "corpus", "data"))
         fine = fine and all(isinstance(one, str) for one in results["signatures"])
@@ -181,7 +181,7 @@ def are_results(results: Any) -> bool:
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """All results of a folder by name; none if there is no folder."""
+    """Return all results of a folder by name; none if there is no folder."""
     by_name = {}
     for path in sorted(folder.glob("*.json")):
         results = read_json(path)

@@ -1,4 +1,4 @@
-"""The folders of trained models: what evaluation writes there, and reads again for comparisons."""
+"""The folders of trained models: scores and outputs that evaluation writes, and reads for comparisons."""
 
 import contextlib
 import json
@@ -31,19 +31,19 @@ class Run:
 
     @property
     def cell(self) -> str:
-        """Such as seq2seq-kerbs."""
+        """The name of the cell, such as seq2seq-kerbs."""
         return self.folder.parent.name
 
     @property
     def seed(self) -> int:
-        """Of the training."""
+        """The seed of the training."""
         if not is_run(self.folder):
             raise UserError(f"{self.folder} is not the folder of a recipe's run, OUT/runs/CELL/seed_N")
         return int(self.folder.name.removeprefix("seed_"))
 
     @property
     def scores(self) -> Optional[dict[str, Any]]:
-        """What evaluation has written; None if it has not been done."""
+        """The scores of the evaluation; None if the run has not been evaluated."""
         path = self.folder / SCORES
         if not path.is_file():
             return None
@@ -56,24 +56,24 @@ class Run:
         return dict(scores)
 
     def score(self, name: str) -> float:
-        """One of the scores, which must be there, and a number that can be compared."""
+        """Return one of the scores; a :class:`UserError` if it is missing or not finite."""
         value = (self.scores or {}).get(name)
         if value is None or not math.isfinite(value):
             raise UserError(f"{self.folder / SCORES} has no finite {name}: evaluate again, or put the run aside")
         return float(value)
 
     def output(self) -> list[str]:
-        """Its translations of the test set, as text."""
+        """Return the outputs for the test set, as text."""
         return read_text(self.folder / TEXT).splitlines()
 
     def write(self, scores: dict[str, Any], name: str, lines: Sequence[str]) -> None:
-        """The outputs, then the scores: a folder with scores has everything."""
+        """Write the outputs, then the scores, so that a folder with scores is complete."""
         for path, content in ((self.folder / name, lines), (self.folder / SCORES, [json.dumps(scores, indent=1)])):
             write(path, "".join(f"{line}\n" for line in content))
 
 
 def are_scores(content: object) -> bool:
-    """Whether the content of a JSON file is what evaluation writes: numbers, or null, by name, and a few texts."""
+    """Return whether the content of a JSON file is what evaluation writes: named numbers or null, and a few texts."""
     if not isinstance(content, dict):
         return False
     versions = content.get("versions", {})
@@ -87,23 +87,23 @@ def are_scores(content: object) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is called seed_N: others may have been put aside."""
+    """Return whether a folder is named seed_N; others are ignored, so that a run can be put aside."""
     return folder.name.startswith("seed_") and folder.name.removeprefix("seed_").isdecimal()
 
 
 def all_runs(out: Path) -> list[Run]:
-    """Those that have been evaluated, by cell and seed."""
+    """Return the evaluated runs below ``out``, sorted by cell and seed."""
     runs = [Run(path.parent) for path in out.glob(f"runs/*/seed_*/{SCORES}") if is_run(path.parent)]
     return sorted(runs, key=lambda run: (run.cell, run.seed))
 
 
 def target_side(out: Path) -> str:
-    """The name of the side that models predict: en, tgt or txt."""
+    """Return the name of the side that models predict: en, tgt or txt."""
     return sides(out)[-1]
 
 
 def sides(out: Path) -> list[str]:
-    """The names of all sides of a corpus, the target's last."""
+    """Return the names of all sides of a corpus, the target last."""
     path = out / "text" / "corpus.json"
     corpus = read_json(path)
     names = corpus.get("sides") if isinstance(corpus, dict) else None
@@ -113,12 +113,12 @@ def sides(out: Path) -> list[str]:
 
 
 def references(out: Path, subset: str = "test") -> list[str]:
-    """The target side of the test set, or of another one, as text."""
+    """Return the target side of the test set, or of another one, as text."""
     return read_text(out / "text" / f"{subset}.{target_side(out)}").splitlines()
 
 
 def of_training(run: Run) -> dict[str, Any]:
-    """What its training says of a model, to stand beside its scores: parameters are those that are learned."""
+    """Return validation perplexity, learned parameters and time per update of a run, to report with its scores."""
     log, model = run.folder / "train.log", run.folder / "checkpoint_best.pt"
     return {
         "valid_ppl": logs.best(log),
@@ -128,7 +128,7 @@ def of_training(run: Run) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of what computes: Python and packages."""
+    """Return the versions of Python and of the packages that affect the scores."""
     names = ("kerbs-fairseq", "fairseq", "torch", "numpy", "scipy", "sacrebleu", "sentencepiece")
     installed = {"python": platform.python_version()}
     for name in names:
@@ -138,7 +138,7 @@ def versions() -> dict[str, str]:
 
 
 def evaluate_bleu(run: Run, out: Path, order: int, subset: str = "test") -> dict[str, Any]:
-    """BLEU of what fairseq-generate wrote into the run's folder, against text and against Moses tokens."""
+    """Compute and write BLEU of the output of fairseq-generate in the run's folder, on text and on Moses tokens."""
     settings, wanted, target = settings_of(out / "pieces"), references(out, subset), target_side(out)
     output = to_text(hypotheses(run.folder / f"generate-{subset}.txt"), settings, target)
     if len(output) != len(wanted):
@@ -162,7 +162,7 @@ def evaluate_bleu(run: Run, out: Path, order: int, subset: str = "test") -> dict
 
 
 def unknown(out: Path) -> int:
-    """How many pieces of the test set are not in the dictionary: their perplexity is that of <unk>, too low."""
+    """Return how many pieces of the test set are not in the dictionary: they are scored as <unk>, which is too easy."""
     side = target_side(out)
     names = [out / "binary" / f"dict.{side}.txt", out / "binary" / "dict.txt"]
     dictionary = next((path for path in names if path.is_file()), names[-1])
@@ -171,7 +171,7 @@ def unknown(out: Path) -> int:
 
 
 def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
-    """Perplexity per word of what fairseq-eval-lm --output-word-probs wrote into the run's folder."""
+    """Compute and write perplexity per word from fairseq-eval-lm --output-word-probs in the run's folder."""
     nll, wanted = sentence_nll(run.folder / "eval-lm.log"), references(out)
     if len(nll) != len(wanted):
         raise UserError(
@@ -192,7 +192,7 @@ def evaluate_ppl(run: Run, out: Path) -> dict[str, Any]:
 
 
 def statistics(run: Run, scorer: Union[Bleu, Perplexity], wanted: Sequence[str]) -> Array:
-    """(sentences, k) of a run that was evaluated on the test set."""
+    """Return the statistics (sentences, k) of a run that was evaluated on the test set."""
     try:
         if isinstance(scorer, Perplexity):
             return scorer.statistics(numbers_of(run.folder / NLL), wanted)
@@ -202,7 +202,7 @@ def statistics(run: Run, scorer: Union[Bleu, Perplexity], wanted: Sequence[str])
 
 
 def numbers_of(path: Path) -> list[float]:
-    """What evaluation wrote down of each sentence."""
+    """Read the losses of the sentences that evaluation wrote."""
     try:
         losses = [float(x) for x in read_text(path).split()]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""BLEU and perplexity from sums over sentences, so that they can be had again for any choice of sentences."""
+"""BLEU and perplexity from statistics of each sentence, so that they can be computed for any sample of sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ Array = NDArray[np.float64]
 
 
 def same_length(outputs: Sequence[object], wanted: Sequence[object]) -> None:
-    """Refuse outputs of another test set."""
+    """Raise an error if the numbers of outputs and sentences differ."""
     if len(outputs) != len(wanted):
         raise UserError(f"{len(outputs)} outputs for {len(wanted)} sentences, of another test set: evaluate again")
 
 
 @dataclass(frozen=True)
 class Bleu:
-    """sacrebleu's BLEU up to n-grams of ``order``; ``tokenise`` is sacrebleu's name of a tokeniser, or none."""
+    """sacrebleu's BLEU with n-grams up to ``order``; ``tokenise`` is sacrebleu's name of a tokeniser, or none."""
 
     order: int = 4
     tokenise: str = "13a"
     larger_is_better = True
 
     def metric(self) -> Any:
-        """The metric of sacrebleu."""
+        """Return the metric of sacrebleu."""
         from sacrebleu.metrics import BLEU
 
         return BLEU(max_ngram_order=self.order, tokenize=self.tokenise, force=True, effective_order=True)
 
     def signature(self, hypotheses: Sequence[str], references: Sequence[str]) -> str:
-        """What sacrebleu says of how the score was computed."""
+        """Return sacrebleu's signature of the score."""
         from sacrebleu.metrics import BLEU
 
         metric = BLEU(max_ngram_order=self.order, tokenize=self.tokenise, force=True)
@@ -41,14 +41,14 @@ class Bleu:
         return str(metric.get_signature())
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> Array:
-        """Matches and totals of each order, and both lengths, of every sentence: (sentences, 2 · order + 2)."""
+        """Return matches and totals of each order, and both lengths, of every sentence: (sentences, 2 · order + 2)."""
         same_length(hypotheses, references)
         metric = self.metric()
         sentences = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references)]
         return np.array([[*f.counts, *f.totals, f.sys_len, f.ref_len] for f in sentences], dtype=np.float64)
 
     def score(self, total: Array) -> float:
-        """BLEU of statistics that were summed over sentences, (2 · order + 2,), smoothed as sacrebleu does."""
+        """Return BLEU of statistics (2 · order + 2,) summed over sentences, smoothed as in sacrebleu."""
         from sacrebleu.metrics import BLEU
 
         *counts, length, wanted = (int(n) for n in total)
@@ -59,15 +59,15 @@ class Bleu:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """e to the mean −log P of a word; the end of a sentence counts as a word."""
+    """Perplexity: e to the mean −log P of a word, where the end of a sentence counts as a word."""
 
     larger_is_better = False
 
     def statistics(self, nll: Sequence[float], sentences: Sequence[str]) -> Array:
-        """−log P and number of words of every sentence: (sentences, 2)."""
+        """Return −log P and number of words of every sentence: (sentences, 2)."""
         same_length(nll, sentences)
         return np.array([[loss, len(text.split()) + 1] for loss, text in zip(nll, sentences)], dtype=np.float64)
 
     def score(self, total: Array) -> float:
-        """The perplexity of statistics that were summed over sentences, (2,)."""
+        """Return the perplexity of statistics (2,) summed over sentences."""
         return float(np.exp(total[0] / total[1]))

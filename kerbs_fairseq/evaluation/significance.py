@@ -1,7 +1,7 @@
-"""Is a difference one? A paired bootstrap over the test sentences, and a paired t-test over seeds.
+"""Significance of differences: a paired bootstrap over the test sentences, and a paired t-test over seeds.
 
-The bootstrap says how often one system would be no better than another on test sets drawn from this one; the t-test,
-how likely such differences between seeds are if the systems are equally good.
+The bootstrap estimates how often one system is no better than another on test sets resampled from this one; the t-test,
+how likely such differences are over seeds if the systems are equally good.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SAMPLES = 1000
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of a system with a baseline, both the mean over their seeds."""
+    """Comparison of a system with a baseline; scores are means over seeds."""
 
     difference: float  # system minus baseline
     low: float  # 95 % of the differences lie between these two
@@ -27,7 +27,7 @@ class Comparison:
 
 
 def means(scorer: Union[Bleu, Perplexity], statistics: Array, weights: Array) -> Array:
-    """Scores, mean over seeds: statistics (seeds, sentences, k), weights (sets, sentences) → (sets,)."""
+    """Return scores (sets,), averaged over seeds, of statistics (seeds, sentences, k) and weights (sets, sentences)."""
     totals = np.einsum("bn,snk->bsk", weights, statistics)
     return np.array([np.mean([scorer.score(total) for total in seeds]) for seeds in totals])
 
@@ -37,8 +37,8 @@ def paired_bootstrap(
 ) -> Comparison:
     """Compare statistics (seeds, sentences, k) of the same sentences; seeds may differ in number.
 
-    Sentences are drawn with replacement, the same ones for both systems and all seeds. So p speaks of the test set; how
-    much seeds differ is for their spread to say.
+    Sentences are drawn with replacement, the same ones for both systems and all seeds. So p reflects the choice of test
+    sentences, not the variation between seeds.
     """
     n = system.shape[1]
     if baseline.shape[1] != n:
@@ -54,14 +54,14 @@ def paired_bootstrap(
 
 @dataclass(frozen=True)
 class TTest:
-    """Of the differences between a system and a baseline, seed by seed."""
+    """t-test of the differences between a system and a baseline over seeds."""
 
     t: float
-    p: float  # one-sided: how likely a t at least as good is
+    p: float  # one-sided: the probability of a t at least as good
 
 
 def paired_t_test(system: Sequence[float], baseline: Sequence[float], larger_is_better: bool) -> Optional[TTest]:
-    """Compare scores of the same seeds in the same order; None if there are fewer than two, or all differ alike."""
+    """Compare scores of the same seeds in the same order; None if fewer than two, or if all differences are equal."""
     if len(system) != len(baseline):
         raise UserError(f"{len(system)} seeds against {len(baseline)}: the test needs pairs")
     differences = {round(a - b, 12) for a, b in zip(system, baseline)}

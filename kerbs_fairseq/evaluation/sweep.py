@@ -1,9 +1,9 @@
-"""``kerbs-table``: train and evaluate all cells of a recipe, or go on where it stopped, and keep the table up to date.
+"""``kerbs-table``: train and evaluate all cells of a recipe, or continue an interrupted table, and update the table.
 
 With --lr-grid every cell is trained with each rate and the first seed, for --grid-updates updates or to the end, and
-the rate with the lowest validation loss is taken for all seeds; with --lenpen-grid the length penalty is chosen by BLEU
+the rate with the lowest validation loss is used for all seeds; with --lenpen-grid the length penalty is chosen by BLEU
 of the first seed on the validation set.
-A cell that fails is reported, and the others go on. Progress and the time left are shown after every model.
+A cell that fails is reported, and the others continue. Progress and the time left are shown after every model.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.table import markdown
 from kerbs_fairseq.runs import files, logs
 from kerbs_fairseq.runs import process as commands
+from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError
 
 NAME = "kerbs-table"
@@ -35,13 +36,13 @@ LAST_LINES = 5
 
 
 def say(text: str) -> None:
-    """Print at once, with the time."""
-    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")  # in one piece: several models are under way
+    """Print a line with the time, without buffering."""
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")  # in one write: several threads print
     sys.stdout.flush()
 
 
 def show_validation(name: str, line: str) -> None:
-    """Show what a line of a training's log says of the validation set."""
+    """Print the validation perplexity if a line of a training log has one."""
     record = logs.record_of(line)
     if record is not None and record.kind == logs.VALID and {"epoch", "ppl"} <= record.values.keys():
         say(f"{name}: epoch {record.values['epoch']:.0f}, valid ppl {record.values['ppl']:.2f}")
@@ -59,9 +60,9 @@ class Sweep:
     scale: Sequence[str]  # --scale and --updates, for train.sh
     more: Sequence[str]  # for fairseq-train
     rates: Sequence[str] = ()
-    trial: Sequence[str] = ()  # --updates for train.sh when a rate is tried; none: as in a run
+    trial: Sequence[str] = ()  # --updates for train.sh when a rate is tried; empty: as in a run
     lenpens: Sequence[str] = ()
-    rate: dict[str, str] = field(default_factory=dict)  # of each cell, once it is chosen
+    rate: dict[str, str] = field(default_factory=dict)  # by cell, once it is chosen
     lenpen: dict[str, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -70,7 +71,7 @@ class Sweep:
     running: set[subprocess.Popen[str]] = field(default_factory=set)
 
     def run(self) -> bool:
-        """All that is missing; whether all went well."""
+        """Train and evaluate everything that is missing; return whether all succeeded."""
         tried = [(cell, rate) for rate in self.rates for cell in self.cells]
         wanted = [(cell, seed) for seed in self.seeds for cell in self.cells]
         done = sum((self.folder(cell, seed) / SCORES).is_file() for cell, seed in wanted)
@@ -84,19 +85,19 @@ class Sweep:
         if self.rates:
             self.choose_rates()
             wanted = [(cell, seed) for cell, seed in wanted if cell in self.rate]
-        first = len(self.cells) if self.lenpens else 0  # their length penalties are those of the other seeds too
+        first = len(self.cells) if self.lenpens else 0  # the first seed goes first: it chooses the length penalty
         for part in (wanted[:first], wanted[first:]):
             self.side_by_side([partial(self.one, *one) for one in part])
         self.write()
         return not self.failed
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """All of them, as many at a time as there are jobs."""
+        """Run all tasks, ``jobs`` at a time."""
         pool = ThreadPoolExecutor(self.jobs)
         try:
             for future in [pool.submit(task) for task in tasks]:
                 future.result()
-        except BaseException:  # above all Ctrl-C: a training must not go on unseen
+        except BaseException:  # above all Ctrl-C: training must not go on unseen
             pool.shutdown(wait=False, cancel_futures=True)
             with self.lock:
                 for process in self.running:
@@ -104,15 +105,15 @@ class Sweep:
             raise
 
     def folder(self, cell: str, seed: int) -> Path:
-        """Where a run lives."""
+        """Return the folder of a run."""
         return self.out / "runs" / cell / f"seed_{seed}"
 
     def tried(self, cell: str, rate: str) -> Path:
-        """Where the training lives with which a rate is tried."""
+        """Return the folder of the run in which a rate is tried."""
         return self.folder(grids.variant(cell, rate), self.seeds[0])
 
     def try_rate(self, cell: str, rate: str) -> None:
-        """Train a cell with one of the rates; one that diverges has been tried too."""
+        """Train a cell with one of the rates; divergence is a result, not a failure."""
         folder, began, name = self.tried(cell, rate), time.monotonic(), f"{cell}, rate {rate}"
         done_before = grids.has_ended(folder)
         if (folder / grids.DIVERGED).is_file():
@@ -124,7 +125,7 @@ class Sweep:
         self.report(name, problem, done_before, began, lambda: f"validation loss {grids.loss_of(folder):g}")
 
     def choose_rates(self) -> None:
-        """For each cell the best of the rates, once all have been tried; a whole training is that of the first seed."""
+        """Choose the best rate of each cell; a trial of full length becomes the run of the first seed."""
         for cell in self.cells:
             folders = {rate: self.tried(cell, rate) for rate in self.rates}
             try:
@@ -141,7 +142,7 @@ class Sweep:
             say(f"{cell}: rate {rate} (validation loss {loss}){grids.at_the_edge(rate, self.rates)}")
 
     def one(self, cell: str, seed: int) -> None:
-        """Train and evaluate one model; of one that is done, the scripts check that it was done with these options."""
+        """Train and evaluate one model; if it is done, the scripts check that it has the same options."""
         began, name = time.monotonic(), f"{cell}, seed {seed}"
         done_before = (self.folder(cell, seed) / SCORES).is_file()
         rate = ["--lr", self.rate[cell]] if cell in self.rate else []
@@ -155,7 +156,7 @@ class Sweep:
     def train(
         self, cell: str, seed: int, name: str, done_before: bool, more: Sequence[str], trial: Sequence[str] = ()
     ) -> str:
-        """Call train.sh; the problem, or nothing."""
+        """Call train.sh; return the problem, or an empty text."""
         if not done_before:
             say(f"{name}: training")
         options = [*self.more, *more]
@@ -163,7 +164,7 @@ class Sweep:
         return self.call("train.sh", cell, seed, name, options)
 
     def evaluate(self, cell: str, seed: int, name: str) -> str:
-        """Call evaluate.sh, for the first seed also to choose the length penalty; the problem, or nothing."""
+        """Call evaluate.sh, and choose the length penalty by the first seed; return the problem, or an empty text."""
         if self.lenpens and seed == self.seeds[0]:
             for lenpen in self.lenpens:
                 options = ["--subset", "valid", "--lenpen", lenpen]
@@ -182,7 +183,7 @@ class Sweep:
         return self.call("evaluate.sh", cell, seed, name, options)
 
     def report(self, name: str, problem: str, done_before: bool, began: float, result: Callable[[], str]) -> None:
-        """Say how a task ended, and how long the others may take."""
+        """Print how a task ended, and the estimated time of the others."""
         with self.lock:
             self.left -= not done_before
             try:
@@ -201,12 +202,12 @@ class Sweep:
                 )
 
     def scores(self, cell: str, seed: int) -> str:
-        """Of a run, in short."""
+        """Return the main scores of a run as text."""
         scores = Run(self.folder(cell, seed)).scores or {}
         return ", ".join(f"{name} {scores[name]:.2f}" for name in ("bleu", "ppl") if name in scores)
 
     def call(self, script: str, cell: str, seed: int, name: str, options: Sequence[str]) -> str:
-        """Run a script and show each validation; the end of what it printed if it fails, or nothing."""
+        """Run a script and print each validation; return the end of its output if it fails, or an empty text."""
         command = ["bash", str(self.recipe / script), cell, "--out", str(self.out), "--seed", str(seed), *options]
         log = self.folder(cell, seed) / "recipe.log"
         try:
@@ -218,9 +219,9 @@ class Sweep:
         return "\n".join([*(f"    {line.rstrip()[:400]}" for line in last), f"    exit code {code}; see {log}"])
 
     def watch(self, command: Sequence[str], log: Path, name: str) -> tuple[list[str], int]:
-        """Run a command with its output in ``log``: the last lines, and its exit code."""
+        """Run a command with its output in ``log``; return the last lines, and its exit code."""
         environment = dict(os.environ)
-        if self.jobs > 1:  # models side by side, each on its share of the cores
+        if self.jobs > 1:  # models in parallel, each on its share of the cores
             environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as file:
@@ -234,7 +235,7 @@ class Sweep:
         return last[-LAST_LINES:], code
 
     def write(self) -> None:
-        """The table as it is now, whole or not at all."""
+        """Write the current table, completely or not at all."""
         try:
             text = markdown(self.recipe.name, self.out, self.failed)
         except UserError as problem:  # a broken folder of another run must not stop this one
@@ -244,7 +245,7 @@ class Sweep:
 
 
 def cells_of(text: Optional[str], task: Task) -> list[str]:
-    """The cells asked for, or those of the paper; a model is all its cells; UserError if there is none of that name."""
+    """Return the cells asked for, or the paper's; a model stands for all its cells; UserError for unknown names."""
     if text is None:
         return list(task.figures)
     asked = []
@@ -261,20 +262,20 @@ def cells_of(text: Optional[str], task: Task) -> list[str]:
 
 
 def seeds_of(text: str) -> list[int]:
-    """1,2,3, each once."""
+    """Return the distinct seeds of a list such as 1,2,3."""
     if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", text):
         raise UserError(f"--seeds {text}: whole numbers from 1 on with commas between them")
     return list(dict.fromkeys(int(seed) for seed in text.split(",")))
 
 
 def stop(*_: object) -> None:
-    """End as with Ctrl-C."""
+    """Handle a signal like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
+    """Parse the command line."""
+    parser = Parser(
         prog=NAME,
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,

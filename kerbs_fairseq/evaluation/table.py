@@ -1,4 +1,4 @@
-"""Results as tables in Markdown: mean and spread over seeds, and whether a difference from the softmax is one."""
+"""Results as Markdown tables: mean and standard deviation over seeds, and significance against the softmax."""
 
 import math
 from collections import Counter
@@ -20,18 +20,18 @@ DIVERSITY = {
 
 
 def spread(values: Sequence[float]) -> float:
-    """The standard deviation of a sample; 0 of a single value."""
+    """Return the standard deviation of a sample; 0 for a single value."""
     mean = sum(values) / len(values)
     return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else 0.0
 
 
 def values_of(cell: Optional[Cell], name: str, runs: str = "seeds") -> list[float]:
-    """One of the scores, of all seeds that have it."""
+    """Return one of the scores of all seeds that have it."""
     return [scores[name] for scores in cell[runs].values() if name in scores] if cell else []
 
 
 def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
-    """27.10 ± 0.20 (3)."""
+    """Format values as mean, standard deviation and number: 27.10 ± 0.20 (3)."""
     if not values:
         return ""
     mean = f"{sum(values) / len(values):.{digits}f}"
@@ -39,13 +39,13 @@ def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def size_of(cell: Cell) -> str:
-    """How many parameters the models of a cell have: 2.37 M, or a range."""
+    """Format the number of parameters of a cell: 2.37 M, or a range."""
     sizes = [f"{size / 1e6:.2f} M" for size in sorted(set(values_of(cell, "parameters")))]
     return " to ".join(dict.fromkeys([sizes[0], sizes[-1]])) if sizes else ""
 
 
 def ratio(cell: Cell, baseline: Optional[Cell], name: str) -> str:
-    """The mean of a speed relative to that of the softmax, 1.18×: of runs made to measure it, if both have them."""
+    """Format the mean of a speed relative to the softmax, 1.18×, from timed runs if both cells have them."""
     timed = bool(cell.get("timed")) and bool(baseline and baseline.get("timed"))
     ours, theirs = (values_of(one, name, "timed" if timed else "seeds") for one in (cell, baseline))
     if not ours or not theirs:
@@ -54,22 +54,22 @@ def ratio(cell: Cell, baseline: Optional[Cell], name: str) -> str:
 
 
 def row(cells: Sequence[str]) -> str:
-    """Of a table in Markdown."""
+    """Return a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """+1.25, −0.40 with a proper minus."""
+    """Format a number with its sign, and a typographic minus: +1.25, −0.40."""
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def p_value(p: float) -> str:
-    """0.012; < 0.001 where three digits would be zeros."""
+    """Format a p-value with three digits: 0.012, or < 0.001."""
     return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
 
 
 def judged(cell: Cell) -> list[str]:
-    """Difference from the softmax, p of the bootstrap over all seeds and each, p of the t-test."""
+    """Return the columns: difference from the softmax, p of the bootstrap over all seeds and each, p of the t-test."""
     against = cell.get("against_softmax")
     if not against:
         return [""] * 4
@@ -84,7 +84,7 @@ def judged(cell: Cell) -> list[str]:
 
 
 def main_table(results: dict[str, Any], failed: Sequence[str] = ()) -> list[str]:
-    """The lines of the table of all cells; ``failed`` are runs, "CELL, seed N"."""
+    """Return the lines of the table of all cells; ``failed`` are runs, "CELL, seed N"."""
     task = TASKS[results["task"]]
     cells, fell = results["cells"], Counter(one.partition(", ")[0] for one in failed)
     perplexity = isinstance(task.scorer, Perplexity)
@@ -110,7 +110,7 @@ def main_table(results: dict[str, Any], failed: Sequence[str] = ()) -> list[str]
 
 
 def diversity_table(results: dict[str, Any]) -> list[str]:
-    """The lines of a second table for dialog: lengths and variety of the answers."""
+    """Return the lines of the second table for dialog: length and diversity of the answers."""
     lines = [row(["cell", *DIVERSITY.values()]), row(["---"] * (1 + len(DIVERSITY)))]
     for name in TASKS[results["task"]].in_order(results["cells"]):
         values = [mean_and_spread(values_of(results["cells"][name], key), 3) for key in DIVERSITY]
@@ -119,7 +119,7 @@ def diversity_table(results: dict[str, Any]) -> list[str]:
 
 
 def notes(results: dict[str, Any]) -> list[str]:
-    """What a reader must know."""
+    """Return the notes below a table."""
     task = TASKS[results["task"]]
     lines = [
         "Mean ± standard deviation (seeds). p: one-sided; of a paired bootstrap over the test sentences (1,000 draws) "
@@ -136,7 +136,7 @@ def notes(results: dict[str, Any]) -> list[str]:
 
 
 def commands(results: dict[str, Any]) -> list[str]:
-    """The commands of all cells in as few lines as possible: CELL, RATE and LENPEN stand for what the table has."""
+    """Return the distinct commands of all cells, with CELL, RATE and LENPEN for the values in the table."""
     texts = []
     for step in ("train", "evaluate"):
         for name, cell in results["cells"].items():
@@ -150,7 +150,7 @@ def commands(results: dict[str, Any]) -> list[str]:
 
 
 def markdown_of(results: dict[str, Any], failed: Sequence[str] = ()) -> str:
-    """Everything that stands in a page for one set of results."""
+    """Return the tables, notes and commands of one set of results."""
     lines = main_table(results, failed)
     if TASKS[results["task"]].dialog:
         lines += ["", *diversity_table(results)]
@@ -161,14 +161,14 @@ def markdown_of(results: dict[str, Any], failed: Sequence[str] = ()) -> str:
 
 
 def markdown(task_name: str, out: Path, failed: Sequence[str] = ()) -> str:
-    """The table of everything that has been evaluated below ``out``; ``failed`` are runs, "CELL, seed N"."""
+    """Return the table of all evaluated runs below ``out``; ``failed`` are runs, "CELL, seed N"."""
     task: Task = TASKS[task_name]
     results = gather(out.name, task_name, out)
     return f"### {task.title}: {task.measure}\n\n{markdown_of(results, failed)}"
 
 
 def summary(all_results: Sequence[dict[str, Any]]) -> str:
-    """One row for each model and set of results: the softmaxes, the better MoS, KerBS, and the margin of KerBS."""
+    """Return a table with a row for each model and set of results: softmaxes, the better MoS, KerBS, its margin."""
     columns = [
         "task, corpus, model",
         "measure",
@@ -189,13 +189,13 @@ def summary(all_results: Sequence[dict[str, Any]]) -> str:
 
 
 def validation_of(cell: Cell) -> float:
-    """The mean validation perplexity; inf if it is not known."""
+    """Return the mean validation perplexity; inf if it is not known."""
     values = values_of(cell, "valid_ppl")
     return sum(values) / len(values) if values else math.inf
 
 
 def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
-    """A row of the summary."""
+    """Return the row of one model in the summary."""
     cells, name = results["cells"], measure_of(task)
     arms = [["softmax"], ["softmax-features", "softmax-model"], ["mos", "mos-identity"], ["kerbs"]]
     shown = []

@@ -1,8 +1,8 @@
 """The loss and its gradients, chunk by chunk over the tokens; no (tokens, senses) table is kept in memory.
 
-For a chunk of tokens the inner products with all senses are computed, turned into the gradient of the loss by them (see
-:mod:`kerbs_fairseq.functional.backends.base`), and multiplied back into the gradients of features and vectors; then the
-chunk is forgotten. Three matrix products, the least there can be, and memory for one chunk only.
+For a chunk of tokens, the inner products with all senses are computed, turned into the gradient of the loss w.r.t. them
+(see :mod:`kerbs_fairseq.functional.backends.base`), and that is multiplied into the gradients w.r.t. features and
+vectors. This takes three matrix products, the minimum, and memory for one chunk.
 """
 
 from dataclasses import replace
@@ -31,11 +31,11 @@ NO_SECOND_DERIVATIVES = (
     "the chunked loss of KerBS has no second derivatives (create_graph=True): use reference_loss, or a layer with "
     "reference=True (--kerbs-reference), which keeps all scores in memory"
 )
-ROWS = 4096  # of a table that is gone through in parts, to have a small part of it in memory twice
+ROWS = 4096  # rows of a table that are processed at a time, so that temporary copies stay small
 
 
 class Batch(NamedTuple):
-    """``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,), and how the loss is computed."""
+    """``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,), and the settings of the loss."""
 
     features: Tensor
     target: Tensor
@@ -45,9 +45,9 @@ class Batch(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of features (tokens, d), vectors (senses, d), θ (senses,) and bias (senses,); None where there is none.
+    """Gradients w.r.t. features (tokens, d), vectors (senses, d), θ (senses,) and bias (senses,), or None.
 
-    All of them times ``gain`` (), if there is one.
+    All of them are multiplied by ``gain`` (), unless it is None.
     """
 
     features: Tensor
@@ -57,7 +57,7 @@ class Gradients(NamedTuple):
     gain: Optional[Tensor]
 
     def times(self, factor: Tensor, dtype: torch.dtype) -> list[Optional[Tensor]]:
-        """Without the gain, times ``factor`` (), those of features and vectors in ``dtype``; overwrites them."""
+        """Return the gradients / gain · ``factor`` (), of features and vectors in ``dtype``; may overwrite them."""
         factor = factor if self.gain is None else factor / self.gain
         return [
             None if g is None
@@ -67,7 +67,7 @@ class Gradients(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """log P(target) (tokens,), log P of each sense of the target (tokens, k), Σ_words log P (tokens,), gradients."""
+    """log P(target) (tokens,), log P of the target's senses (tokens, k), Σ_words log P (tokens,), and gradients."""
 
     log_prob: Tensor
     sense_log_prob: Tensor
@@ -76,7 +76,7 @@ class Outputs(NamedTuple):
 
 
 class GradientSums:
-    """The gradients of one batch, assembled chunk by chunk, in float32 or float64."""
+    """The gradients of one batch, accumulated chunk by chunk in float32 or float64."""
 
     def __init__(self, batch: Batch, senses: Senses, constants: Optional[SenseConstants]) -> None:
         self.batch, self.senses, self.constants = batch, senses, constants
@@ -88,9 +88,9 @@ class GradientSums:
             self.vectors.zero_()
 
     def add(self, at: slice, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, kernels: LossKernels) -> None:
-        """A chunk, whose D (n, S) is overwritten.
+        """Add the gradients of a chunk; its D (n, S) may be overwritten.
 
-        d nll / dK = P(sense) − P(sense | its word is the target); d log P(word) / dK = P(sense | word) − P(sense).
+        d nll / dK = P(sense) − P(sense | target), and d Σ_words log P(word) / dK = P(sense | its word) − V P(sense).
         """
         V = self.senses.index.n_words
         features, weight = self.batch.features[at], self.batch.weight[at].unsqueeze(1)
@@ -99,7 +99,7 @@ class GradientSums:
         scale = (smoothing.nll + smoothing.word * V) * weight / totals.total
         weights = GradientWeights(scale, smoothing.word * weight, smoothing.nll * weight)
         dD, by_norm = kernels.backward(D, norms, totals, weights)
-        # by the direction, divided by the norm: the norm cancels against the one in K = |h| |w| k + b
+        # w.r.t. the direction of h, divided by |h|: this norm cancels against the one in K = |h| |w| k + b
         product(dD, self.senses.vectors, out=self.features[at])
         if at.start:
             add_product(self.vectors, dD.t(), features)
@@ -109,7 +109,7 @@ class GradientSums:
             add_norm_gradient(self.features[at], features, norms.inverse, by_norm)
 
     def finish(self, sums: Tensor) -> Gradients:
-        """After the last chunk, with the sums (4, S) of the chunk kernels."""
+        """Return the gradients after the last chunk, given the ``sums`` (4, S) of the chunk kernels."""
         bias = None if self.senses.bias is None else sums[3].clone()
         theta = None
         if self.constants is not None:
@@ -120,10 +120,10 @@ class GradientSums:
 
 
 def gradient_gain(batch: Batch, constants: Optional[SenseConstants]) -> Optional[Tensor]:
-    """A power of two (), by which the gradients are larger than they are, for a dD in float16; None for none.
+    """Return the power of two () by which gradients are scaled up if dD is float16, else None.
 
-    The gradient is made on the way forward, where a loss scale cannot help, and float16 has few digits below 6e-5:
-    most probabilities are smaller. |dD| ≤ weight ∂K/∂D, so the largest of each says how far it can be scaled up.
+    Gradients are computed in the forward pass, where a loss scale has no effect, and float16 loses digits below 6e-5,
+    where most probabilities are. |dD| ≤ weight ∂K/∂D, so the largest of each bounds the scale.
     """
     if gradient_dtype(batch.features.device, batch.features.dtype) != torch.float16 or not len(batch.features):
         return None
@@ -134,9 +134,9 @@ def gradient_gain(batch: Batch, constants: Optional[SenseConstants]) -> Optional
 
 
 def add_norm_gradient(gradient: Tensor, vectors: Tensor, inverse: Tensor, by_norm: Tensor) -> None:
-    """Complete the gradient by ``vectors`` (rows, d), in place: so far it is that by the direction, over the norm.
+    """Complete the gradient w.r.t. ``vectors`` (rows, d) in place: so far it is w.r.t. the direction, over the norm.
 
-    ``inverse`` (rows, 1) of the norm, ``by_norm`` (rows, 1) the gradient by the norm.
+    Its radial part is replaced. ``inverse`` (rows, 1) is 1 / norm, ``by_norm`` (rows, 1) the gradient w.r.t. the norm.
     """
     rows = ROWS if gradient.device.type == "cpu" else 4 * ROWS
     for g, v, i, by in zip(*(x.split(rows) for x in (gradient, vectors, inverse, by_norm))):
@@ -146,7 +146,7 @@ def add_norm_gradient(gradient: Tensor, vectors: Tensor, inverse: Tensor, by_nor
 
 
 def over_chunks(batch: Batch, senses: Senses, want_gradients: bool) -> Outputs:
-    """Go over all chunks; features and vectors are of one dtype, everything else of :func:`mathematics` of that."""
+    """Compute all chunks. Features and vectors have one dtype, everything else has :func:`mathematics` of it."""
     features, target = batch.features, batch.target
     N, (S, _), V, k = len(features), senses.vectors.shape, senses.index.n_words, senses.index.largest
     constants = SenseConstants.of(senses.vectors, senses.theta, senses.kernel)
@@ -174,7 +174,7 @@ def over_chunks(batch: Batch, senses: Senses, want_gradients: bool) -> Outputs:
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """The fields of :class:`Loss`, with the gradients of the first computed on the way forward."""
+    """Autograd function for the fields of :class:`Loss`; the forward pass computes the gradients of ``loss``."""
 
     @staticmethod
     def forward(
@@ -212,13 +212,13 @@ class _ChunkedLoss(torch.autograd.Function):
         batch = batch._replace(features=features)
         senses = replace(senses, vectors=vectors, theta=theta, bias=bias)
         result: list[Optional[Tensor]] = [None] * 4
-        with full_precision(features.device):  # whoever differentiates inside autocast
+        with full_precision(features.device):  # backward may be called inside autocast
             if by_loss is not None:
-                gradients, ctx.gradients = ctx.gradients, None  # given away without a copy; asked again, compute again
+                gradients, ctx.gradients = ctx.gradients, None  # no copy is kept; a second backward recomputes them
                 if gradients is None:
                     gradients = over_chunks(batch, senses, True).gradients
                 result = gradients.times(by_loss, features.dtype)
-            if by_log_prob is not None:  # somebody uses the log-probabilities themselves: once more, weighted by them
+            if by_log_prob is not None:  # log_prob was differentiated too: compute again, weighted by its gradient
                 again = over_chunks(batch._replace(weight=-by_log_prob, label_smoothing=0.0), senses, True).gradients
                 assert again is not None
                 more = again.times(torch.ones_like(by_log_prob[:1].sum()), features.dtype)
@@ -235,12 +235,12 @@ def chunked_loss(
     label_smoothing: float = 0.0,
     chunk: int = 0,
 ) -> Loss:
-    """Σ_n weight_n loss_n, a scalar, and log P(target) (tokens,), which can be differentiated; log P of its senses.
+    """Return Σ_n weight_n loss_n and log P(target) (tokens,), both differentiable, and log P of the target's senses.
 
-    ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,) or None for 1, which gets no gradient.
-    The loss is −log P(target), or the label-smoothed one as fairseq defines it. ``chunk`` tokens are computed at a
-    time; 0 chooses. Features and vectors of one half precision are multiplied as they are; everything else is float32,
-    and gradients come back in the dtype of what was given.
+    ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,), without gradient, or None for 1. The loss is
+    −log P(target), with label smoothing as fairseq defines it. ``chunk`` tokens are computed at a time; 0: an automatic
+    choice. Features and vectors of one half precision are multiplied in it; everything else is float32, or float64 if
+    that is given. Gradients have the dtype of the inputs.
     """
     check_kernel(senses.kernel)
     h, vectors = as_multiplied(features, senses.vectors)

@@ -1,4 +1,4 @@
-"""log P of every word without gradients, as decoding needs it: step after step with the same senses."""
+"""log P of every word without gradients, for decoding: many steps with the same senses."""
 
 import threading
 from typing import Optional
@@ -14,21 +14,21 @@ from kerbs_fairseq.functional.kernel import at_least_float32, full_precision
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
 
-STEP_ROWS = 160  # of a decoding step, some sentences times a beam
-MOST_PACKED_ROWS = 512  # for more than these the plain product is as fast
+STEP_ROWS = 160  # typical rows of a decoding step: sentences times beam size
+MOST_PACKED_ROWS = 512  # with more rows the plain product is as fast
 
 
 class WordScorer:
-    """What depends on the senses alone is prepared once. It does not see later changes of them.
+    """Compute log P of every word, with everything that depends only on the senses prepared once.
 
-    The rows of the sense table are copied in the order in which word sums read them. Senses that are not in ``keep``
-    (senses,), a mask, are left out: every word must keep one.
+    The rows of the sense table are copied in the order in which word sums read them, so later changes of the senses
+    have no effect. ``keep`` (senses,) is a mask of the senses to use; every word must keep at least one.
     """
 
     @torch.no_grad()
     def __init__(self, senses: Senses, keep: Optional[Tensor] = None) -> None:
         self.index = senses.index
-        self._memory = threading.local()  # a table of products for each thread: a new one costs a tenth of the product
+        self._memory = threading.local()  # one product table per thread: allocating costs a tenth of the product
         index = senses.index
         order = index.jagged.order
         if keep is not None:
@@ -36,7 +36,7 @@ class WordScorer:
             smaller = SenseIndex(index.sense_to_word[kept], index.n_words)
             order = kept[smaller.jagged.order]
         vectors = senses.vectors.detach()[order]
-        if vectors.device.type == "cpu":  # which has no products of halves: converted once here, not in every step
+        if vectors.device.type == "cpu":  # no half-precision products there: convert once, not in every step
             vectors = at_least_float32(vectors)
         theta, bias = (None if x is None else at_least_float32(x.detach())[order] for x in (senses.theta, senses.bias))
         self.senses = Senses(vectors, theta, bias, SenseIndex(index.sense_to_word[order], index.n_words), senses.kernel)
@@ -47,7 +47,7 @@ class WordScorer:
 
     @torch.no_grad()
     def __call__(self, features: Tensor, chunk: int = 0) -> Tensor:
-        """(rows, d) → (rows, V); ``chunk`` rows at a time, 0 chooses."""
+        """Compute (rows, d) → (rows, V), ``chunk`` rows at a time; 0: an automatic choice."""
         if features.dtype != self.senses.vectors.dtype:
             features = at_least_float32(features)
         with full_precision(features.device):
@@ -55,7 +55,7 @@ class WordScorer:
         return torch.cat(parts) if len(parts) != 1 else parts[0]
 
     def score(self, features: Tensor) -> Tensor:
-        """One chunk: (n, d) → (n, V)."""
+        """Compute one chunk: (n, d) → (n, V)."""
         norms = FeatureNorms.of(features, self.senses.kernel)
         vectors, n = self.senses.vectors, len(features)
         if self.packed is not None and n <= MOST_PACKED_ROWS:
@@ -64,19 +64,19 @@ class WordScorer:
         return self.kernels.word_log_probs(D, norms)
 
     def table(self, n: int) -> Tensor:
-        """Memory for the products of n rows (n, S): on a CPU that of the step before.
+        """Return memory for the products of n rows (n, S); on a CPU that of the previous step is reused.
 
-        Not on a GPU: torch has its own pool there, other streams may still read a table that is written to again, and
-        a captured graph needs it for as long as it lives, whatever comes after.
+        It is not reused on a GPU: torch has a memory pool there, other streams may still read a table that would be
+        overwritten, and a captured graph needs its table for as long as the graph exists.
         """
         vectors = self.senses.vectors
         if vectors.device.type != "cpu":
             return products_table(n, len(vectors), vectors)
         table: Optional[Tensor] = getattr(self._memory, "table", None)
         if table is None or len(table) < n:
-            with torch.inference_mode(False):  # made there, it could not be written to elsewhere
+            with torch.inference_mode(False):  # an inference tensor could not be written to later
                 table = self._memory.table = products_table(n, len(vectors), vectors)
         return table[:n]
 
     def __deepcopy__(self, memo: object) -> "WordScorer":
-        return self  # of the state of a search: it does not change, and cannot be copied
+        return self  # shared by copies of a search state: it does not change, and cannot be copied

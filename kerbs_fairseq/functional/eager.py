@@ -1,7 +1,7 @@
-"""What ``torch.compile`` leaves as it is, and ``torch.export`` is told that it cannot have.
+"""Exclude functions from ``torch.compile``, and raise an error under ``torch.export`` and ``torch.jit.trace``.
 
-Inductor computes expm1(1e-8) = 0 on a CPU, which makes the kernel wrong where θ is small, and there is nothing to gain:
-the chunk kernels are compiled already.
+Inductor computes expm1(1e-8) = 0 on a CPU, which makes the kernel wrong for small θ. Compiling would not be faster
+either: the chunk kernels are compiled already.
 """
 
 import functools
@@ -17,7 +17,7 @@ NO_EXPORT = (
 
 
 def eager(function: Function) -> Function:
-    """``function``, called as it is from a program that torch.compile compiles."""
+    """Decorate ``function`` to run eagerly when it is called from a program that torch.compile compiles."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -31,13 +31,13 @@ def eager(function: Function) -> Function:
 
 
 def _exporting() -> bool:
-    """Whether torch.jit.trace or torch.export asks; of the latter older versions of torch do not say."""
+    """Return whether torch.jit.trace or torch.export is running; older versions of torch do not report the latter."""
     asks = getattr(torch.compiler, "is_exporting", None)
     return torch.jit.is_tracing() or (asks is not None and bool(asks()))
 
 
 def _outside(function: Function) -> Function:
-    """Imported here: torch._dynamo takes a second or two, and whoever compiles has it already."""
+    """Return ``function`` excluded from compilation; importing torch._dynamo at the top would take a second or two."""
     import torch._dynamo
 
     return torch._dynamo.disable(function)

@@ -1,7 +1,7 @@
-"""A trained softmax as senses, and senses as a softmax: rows of one table become rows of the other.
+"""Convert the weights of a trained softmax to senses, and senses to the weights of a softmax.
 
-With b the bias of a word's row w, n senses of vector w and bias b − log n give the word the probability that it had:
-log Σ_j e^(h·w + b − log n) = h·w + b. Shares p_j that sum to 1 do the same with b + log p_j.
+For a word with the row w and the bias b, n senses with the vector w and the bias b − log n give the word the same
+probability: log Σ_j e^(h·w + b − log n) = h·w + b. So do biases b + log p_j for shares p_j that sum to 1.
 """
 
 from typing import NamedTuple, Optional
@@ -12,7 +12,7 @@ from torch import Tensor
 from kerbs_fairseq.functional.initialization import NOISE, initial_vectors
 
 LLOYD_STEPS = 5
-SAME = 1e-6  # vectors, biases and θ that differ by less are the same
+SAME = 1e-6  # elements of vectors, and θ, that differ by no more count as equal
 
 
 class Weights(NamedTuple):
@@ -23,7 +23,7 @@ class Weights(NamedTuple):
 
 
 def senses_of(weight: Tensor, bias: Optional[Tensor], sense_to_word: Tensor, share: Optional[Tensor] = None) -> Weights:
-    """Senses (S,) that predict what the softmax ``weight`` (V, d), ``bias`` (V,) does; ``share`` (S,) of its word."""
+    """Return senses that predict the same as a softmax ``weight`` (V, d), ``bias`` (V,); ``share`` (S,) in the word."""
     n = torch.bincount(sense_to_word, minlength=len(weight)).to(torch.float32)
     share = 1 / n[sense_to_word] if share is None else share
     of_words = torch.zeros_like(n) if bias is None else bias.float()
@@ -31,29 +31,30 @@ def senses_of(weight: Tensor, bias: Optional[Tensor], sense_to_word: Tensor, sha
 
 
 def noise(weight: Tensor, sense_to_word: Tensor, seed: int) -> Tensor:
-    """Directions (S, d) in which the senses of a word part, of one standard deviation of ``weight`` (V, d).
+    """Return random offsets (S, d) of senses from their word, with the standard deviation of ``weight`` (V, d).
 
-    Those of a word sum to zero; its only sense has none.
+    The offsets of a word's senses sum to zero; a word's only sense has the offset 0.
     """
     return (initial_vectors(weight, sense_to_word, "near", seed) - weight[sense_to_word]) / NOISE["near"]
 
 
 class Parts(NamedTuple):
-    """How senses part: ``directions`` (S, d) as in :func:`noise`, and the ``share`` (S,) of each in its word."""
+    """Offsets ``directions`` (S, d) of senses as in :func:`noise`, and the ``share`` (S,) of each sense in its word."""
 
     directions: Tensor
     share: Tensor
 
 
 def along_contexts(weight: Tensor, sense_to_word: Tensor, features: Tensor, words: Tensor, seed: int) -> Parts:
-    """Part the senses of a word towards clusters of its contexts: ``features`` (N, d) at which ``words`` (N,) stood.
+    """Return offsets of senses towards clusters of the contexts of their word.
 
-    A few steps of k-means for each word, from random contexts. A word with fewer contexts than senses gets noise.
+    The contexts of ``words`` (N,) are ``features`` (N, d). The clusters come from a few steps of k-means per word,
+    started at random contexts. A word with fewer contexts than senses gets noise.
     """
     directions = noise(weight, sense_to_word, seed).float()
     n = torch.bincount(sense_to_word, minlength=len(weight))
     share = 1 / n[sense_to_word].float()
-    length = float(weight.float().std()) * weight.size(1) ** 0.5  # of a direction, as that of noise is
+    length = float(weight.float().std()) * weight.size(1) ** 0.5  # of an offset, the same as for noise
     order = torch.argsort(words, stable=True)
     counts = torch.bincount(words, minlength=len(weight))
     ends = counts.cumsum(0)
@@ -71,7 +72,7 @@ def along_contexts(weight: Tensor, sense_to_word: Tensor, features: Tensor, word
 
 
 def clusters(points: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """k-means of ``points`` (N, d), N ≥ k: means (k, d) and sizes (k,); an empty cluster stays at its last mean."""
+    """Run k-means on ``points`` (N, d), N ≥ k → means (k, d), sizes (k,); an empty cluster keeps its last mean."""
     start = torch.randperm(len(points), generator=generator)[:k].to(points.device)
     means = points[start]
     sizes = torch.zeros(k, device=points.device)
@@ -84,15 +85,15 @@ def clusters(points: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor
 
 
 def parted(vectors: Tensor, sense_to_word: Tensor, n_words: int) -> Tensor:
-    """Which words (V,) have senses with different ``vectors`` (S, d)."""
+    """Return a mask (V,) of the words whose senses have different ``vectors`` (S, d)."""
     first = torch.zeros_like(vectors[:1]).repeat(n_words, 1)
-    first[sense_to_word] = vectors  # of a word's senses, one of them
+    first[sense_to_word] = vectors  # any one of the senses of a word
     apart = (vectors - first[sense_to_word]).abs().amax(1) > SAME
     return torch.bincount(sense_to_word[apart], minlength=n_words) > 0
 
 
 def inexact(vectors: Tensor, theta: Optional[Tensor], sense_to_word: Tensor, n_words: int) -> Optional[str]:
-    """Why no softmax predicts what senses of these ``vectors`` (S, d) and ``theta`` (S,) do, or None."""
+    """Return why no softmax predicts the same as senses with ``vectors`` (S, d) and ``theta`` (S,), or None."""
     if theta is not None and float(theta.abs().max()) > SAME:
         return f"{int((theta.abs() > SAME).sum())} of {len(theta)} senses have a θ other than 0"
     apart = int(parted(vectors, sense_to_word, n_words).sum())
@@ -100,11 +101,11 @@ def inexact(vectors: Tensor, theta: Optional[Tensor], sense_to_word: Tensor, n_w
 
 
 def softmax_of(senses: Weights, sense_to_word: Tensor, n_words: int, usage: Tensor) -> Weights:
-    """The softmax (V, d), (V,) of senses (S,), exact where all senses of a word have one vector and θ is 0.
+    """Return the softmax weights (V, d), (V,) of ``senses``, exact if a word's senses have one vector and θ = 0.
 
-    Elsewhere it is a lower bound of what a word's senses give, tight where they have the shares u of their ``usage``
-    (S,): log Σ e^s_j ≥ Σ u_j (s_j − log u_j). The kernel counts as the inner product, which has the same mean over
-    cosines from 0 to 1.
+    Otherwise the logit of a word is a lower bound of the log-sum-exp over its senses, tight where these have the shares
+    u of their ``usage`` (S,): log Σ e^s_j ≥ Σ u_j (s_j − log u_j). The inner product replaces the kernel: both have the
+    same mean over cosines from 0 to 1.
     """
 
     def per_word(values: Tensor) -> Tensor:
@@ -112,7 +113,7 @@ def softmax_of(senses: Weights, sense_to_word: Tensor, n_words: int, usage: Tens
 
     vectors, bias, usage = senses.vectors.double(), senses.bias.double(), usage.double()
     by_usage = parted(senses.vectors, sense_to_word, n_words) & (per_word(usage) > 0)
-    weight = torch.where(by_usage[sense_to_word], usage, bias.exp())  # equal senses have the shares of their biases
+    weight = torch.where(by_usage[sense_to_word], usage, bias.exp())  # equal vectors: shares by the biases
     u = weight / per_word(weight)[sense_to_word]
     lower = u * (bias - u.clamp_min(1e-30).log())
     return Weights(per_word(u.unsqueeze(1) * vectors).to(senses.vectors.dtype), per_word(lower).to(senses.bias.dtype))

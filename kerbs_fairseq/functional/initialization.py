@@ -12,12 +12,12 @@ INITIAL_MAPS = ("frequency", "random", "uniform")
 INITIAL_VECTORS = ("clone", "near", "random")
 BIASES = ("zero", "log", "none")
 NOISE = {"clone": 0.01, "near": 0.5}  # of the standard deviation of the words' vectors
-LARGEST_POWER = 10.0  # of a count: larger ones overflow, and already with this the most frequent words get all
-ENUMERATED = 2**22  # possible further senses up to which all of them are listed and shuffled
+LARGEST_POWER = 10.0  # of a count: larger ones overflow, and with this one the most frequent words get all already
+ENUMERATED = 2**22  # up to this many possible further senses, all of them are listed and shuffled
 
 
 def check_bounds(ratio: float, min_senses: int, max_senses: int) -> None:
-    """Refuse what no allocation can satisfy, with a message that names the numbers."""
+    """Raise ValueError if no allocation can satisfy the bounds."""
     if min_senses < 1:
         raise ValueError(f"the minimum number of senses is {min_senses}: every word needs at least 1")
     if min_senses > max_senses:
@@ -29,7 +29,7 @@ def check_bounds(ratio: float, min_senses: int, max_senses: int) -> None:
 
 
 def check_power(power: float, min_count: float) -> None:
-    """Refuse what the rule of :func:`allocate` cannot work with."""
+    """Raise ValueError if ``power`` or ``min_count`` is not valid for :func:`allocate`."""
     if not 0 <= power <= LARGEST_POWER:
         raise ValueError(f"the power of the count is {power:g}: it must be from 0 to {LARGEST_POWER:g}")
     if not 0 <= min_count < float("inf"):
@@ -45,11 +45,11 @@ def allocate(
     min_count: float = 0.0,
     order: Optional[Tensor] = None,
 ) -> Tensor:
-    """Numbers of senses (n,) by need (n,): the next sense goes to the word with the largest need^power / senses.
+    """Return numbers of senses (n,) by ``need`` (n,): the next sense goes to the largest need^power / senses.
 
-    Every word has ``min_senses``, and none more than ``max_senses``. It ends when ``total`` senses are allocated, or
-    when a further one would leave every word less than ``min_count`` of need per sense. Among equals the word with
-    fewer senses is first, then the first in ``order`` (n,).
+    Every word has at least ``min_senses`` and at most ``max_senses``. Allocation ends when ``total`` senses are
+    allocated, or when with a further one every word would have less than ``min_count`` of need per sense. Ties go to
+    the word with fewer senses, then to the first in ``order`` (n,).
     """
     weight = need.double().clamp_min(0).pow(power).tolist()
     limit = need.tolist()
@@ -75,13 +75,13 @@ def allocate(
 
 
 def distribute(n: int, spare: int, most: int, evenly: bool, generator: torch.Generator) -> Tensor:
-    """How many of ``spare`` further senses each of n words gets (n,): at most ``most``, at random or ``evenly``."""
+    """Distribute ``spare`` further senses over n words, at most ``most`` each, at random or ``evenly`` → (n,)."""
     if evenly:
         each, rest = divmod(spare, max(n, 1))
         extra = torch.full((n,), each)
         extra[torch.randperm(n, generator=generator)[:rest]] += 1
         return extra
-    # Of all possible further senses, (word, number), a random part is taken.
+    # A random subset of all possible further senses (word, number) is drawn.
     if n * most <= ENUMERATED:
         drawn = torch.randperm(n * most, generator=generator)[:spare]
     else:
@@ -95,7 +95,7 @@ def distribute(n: int, spare: int, most: int, evenly: bool, generator: torch.Gen
 
 @dataclass(frozen=True)
 class InitialAllocation:
-    """How senses are allocated before training: ``ratio`` per word, from ``min_senses`` to ``max_senses`` each.
+    """How senses are allocated before training: ``ratio`` per word on average, ``min_senses`` to ``max_senses`` each.
 
     ``how``: by ``frequency`` (see :func:`allocate` for ``power`` and ``min_count``), at ``random`` (the paper) or
     ``uniform``ly (the released code).
@@ -125,10 +125,10 @@ def initial_senses(
     single: Sequence[int] = (),
     seed: int = 1,
 ) -> Tensor:
-    """The number of senses of each word (words,), the same on every machine for the same ``seed``.
+    """Return the number of senses of each word (words,), the same on every machine for the same ``seed``.
 
     Words in ``single`` (special symbols) get one sense, whatever the bounds. The n others get round(ratio · n) senses
-    in all, each at least the minimum. ``counts`` (words,) are needed for an allocation by frequency.
+    in total, or fewer if ``min_count`` allows no more. An allocation by frequency needs ``counts`` (words,).
     """
     min_senses, max_senses, min_count = allocation.min_senses, allocation.max_senses, allocation.min_count
     ordinary = torch.ones(n_words, dtype=torch.bool)
@@ -158,17 +158,17 @@ def initial_senses(
 
 
 def map_of(senses: Tensor) -> Tensor:
-    """The map sense → word (senses,) for numbers of senses (words,): the senses of a word stand together."""
+    """Return the map sense → word (senses,) for numbers of senses (words,); the senses of a word are consecutive."""
     return torch.repeat_interleave(torch.arange(len(senses)), senses)
 
 
 def initial_vectors(words: Tensor, sense_to_word: Tensor, how: str = "near", seed: int = 1) -> Tensor:
-    """Where the sense vectors (senses, d) start, from vectors for the words (words, d).
+    """Return initial sense vectors (senses, d), from the vectors ``words`` (words, d).
 
-    ``clone``: all senses of a word at its vector, with a little noise to tell them apart; a word's only sense has none.
-    ``near``: the same with much noise, so that they part, and still pull the features to where their word is.
-    The noise of a word's senses sums to zero: two are moved apart by plus and minus the same vector.
-    ``random``: each drawn on its own, with the standard deviation of ``words``.
+    ``clone``: the vector of the word plus a little noise, so that its senses differ; a word's only sense gets no noise.
+    ``near``: the same with more noise, so that the senses diverge but still pull features towards their word.
+    The noise sums to zero over the senses of a word: two senses get plus and minus the same vector.
+    ``random``: drawn independently, with the standard deviation of ``words``.
     """
     generator = torch.Generator().manual_seed(seed)
     spread = float(words.float().std()) if words.numel() > 1 else 1.0
@@ -179,16 +179,16 @@ def initial_vectors(words: Tensor, sense_to_word: Tensor, how: str = "near", see
         raise ValueError(f"unknown initial vectors {how!r}: one of {', '.join(INITIAL_VECTORS)}")
     n = torch.bincount(sense_to_word, minlength=len(words)).to(words).unsqueeze(1)
     mean = torch.zeros_like(words).index_add_(0, sense_to_word, noise) / n.clamp_min(1)
-    # of the variance of noise around its own mean, n / (n − 1) brings it back to 1; a word's only sense has none
+    # subtracting the mean reduces the variance to (n − 1) / n: scale it back to 1; a word's only sense has no noise
     scale = (n / (n - 1).clamp_min(1)).sqrt()
     return words[sense_to_word] + (noise - mean[sense_to_word]) * (scale[sense_to_word] * NOISE[how] * spread)
 
 
 def initial_bias(word_bias: Tensor, sense_to_word: Tensor, how: str = "zero") -> Optional[Tensor]:
-    """Where the biases (senses,) start, from those of the words (words,).
+    """Return initial biases (senses,), from the biases of the words (words,).
 
-    ``zero``: as they are, so that a word with n senses starts higher by log n. ``log``: less log n, so that equal
-    senses give their word the probability that one of them gave it. ``none``: there is no bias.
+    ``zero``: the bias of the word, so that the logit of a word with n senses is higher by log n. ``log``: minus log n,
+    so that n equal senses give their word the probability that one sense would give it. ``none``: no bias.
     """
     if how not in BIASES:
         raise ValueError(f"unknown bias {how!r}: one of {', '.join(BIASES)}")

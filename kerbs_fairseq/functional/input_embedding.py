@@ -1,7 +1,7 @@
-"""The input vector of a word, Eqs. 6 and 7: its senses, each weighted by how likely it was meant.
+"""The input vector of a word, Eqs. 6 and 7: the mean of its sense vectors, weighted by the probability of each sense.
 
-Only the senses of the words at hand are touched. Shapes: ``tokens`` (...) are words; ``own`` (..., k) are their senses,
-−1 where there is none; weights are (..., k), zero where there is no sense, and sum to 1.
+Only the senses of the given words are read. Shapes: ``tokens`` (...) are words; ``own`` (..., k) are their senses, −1
+where there is none; weights are (..., k), zero where there is no sense, and sum to 1.
 """
 
 from typing import Optional
@@ -14,15 +14,15 @@ from kerbs_fairseq.functional.kernel import TINY, at_least_float32, curvature, f
 
 
 def own_vectors(vectors: Tensor, own: Tensor, padding: Optional[int] = None) -> Tensor:
-    """The vectors (senses, d) of ``own`` (..., k): (..., k, d); the sense ``padding`` gets no gradient from here."""
+    """Gather the ``vectors`` (senses, d) of ``own`` (..., k) → (..., k, d); the sense ``padding`` gets no gradient."""
     return functional.embedding(own.clamp_min(0), vectors, padding)
 
 
 def usage_weights(usage: Tensor, own: Tensor) -> Tensor:
-    """U_i^j / Σ_j U_i^j, and equal weights for a word that was never seen: ``usage`` (senses,) → (..., k)."""
+    """Compute U_i^j / Σ_j U_i^j, and equal weights for a word that was never seen: ``usage`` (senses,) → (..., k)."""
     there = own >= 0
     used = usage[own.clamp_min(0)] * there
-    # the usage of a word that has not been seen for long is as small as numbers can be: first bring it to a fair size
+    # the usage of a word that has not been seen for long may be close to underflow: divide by its maximum first
     used = used / used.amax(-1, keepdim=True).clamp_min(torch.finfo(used.dtype).tiny)
     total = used.sum(-1, keepdim=True)
     equal = there / there.sum(-1, keepdim=True)
@@ -30,7 +30,7 @@ def usage_weights(usage: Tensor, own: Tensor) -> Tensor:
 
 
 def own_scores(features: Tensor, own_w: Tensor, theta: Optional[Tensor], bias: Optional[Tensor], kernel: str) -> Tensor:
-    """K(h, w; θ) + b, Eq. 9, of a context with few senses: (..., d), (..., k, d), (..., k), (..., k) → (..., k)."""
+    """Compute K(h, w; θ) + b, Eq. 9, for k senses per context: (..., d), (..., k, d), (..., k), (..., k) → (..., k)."""
     with full_precision(features.device):
         features, own_w = at_least_float32(features), at_least_float32(own_w)
         scores = product = (own_w @ features.unsqueeze(-1)).squeeze(-1)
@@ -49,14 +49,14 @@ def posterior_weights(
     own: Tensor,
     kernel: str = "paper",
 ) -> Tensor:
-    """P(sense | word, context), Eq. 7, a softmax over a word's senses: (..., d), (..., k, d), (..., k) → (..., k).
+    """Compute P(sense | word, context), Eq. 7, a softmax over a word's senses: (..., d), (..., k, d) → (..., k).
 
-    ``features`` is the context that was asked to predict the word.
+    ``features`` are the contexts from which the words were predicted.
     """
     scores = own_scores(features, own_w, own_theta, own_bias, kernel)
     return torch.softmax(scores.masked_fill(own < 0, -torch.inf), -1)
 
 
 def weighted(weights: Tensor, own_w: Tensor) -> Tensor:
-    """Eq. 6: Σ_j weight_j w_j; (..., k), (..., k, d) → (..., d)."""
+    """Compute Σ_j weight_j w_j, Eq. 6: (..., k), (..., k, d) → (..., d)."""
     return (weights.to(own_w.dtype).unsqueeze(-2) @ own_w).squeeze(-2)

@@ -1,15 +1,15 @@
-"""The kernel, section 4.1.2 of the paper, written so that it is right at every θ.
+"""The kernel of section 4.1.2 of the paper, in a form that is accurate at every θ.
 
 The paper has K(h, w; θ) = |h| |w| k(c; θ) with c = cos(h, w) and
 
     k(c; θ) = a(θ) (e^(−θc) − 1),    a(θ) = −θ / (2 (e^(−θ) + θ − 1)),
 
-which is 0/0 at θ = 0, where training starts and where a moved sense is put. With
+which is 0/0 at θ = 0, where training starts and where a moved sense starts again. With
 
     φ(x) = (e^x − 1) / x,  φ(0) = 1,        ψ(θ) = (e^(−θ) + θ − 1) / θ²,  ψ(0) = 1/2,
 
-the same function is k(c; θ) = c φ(−θc) / (2 ψ(θ)): nothing in it is ever zero or infinite, and at θ = 0 it is c, so
-that K is the inner product.
+the same function is k(c; θ) = c φ(−θc) / (2 ψ(θ)). φ and ψ are positive and finite for every finite argument, and at
+θ = 0 k is c, so that K is the inner product.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from torch import Tensor
 from kerbs_fairseq.functional.eager import eager
 
 KERNELS = ("paper", "dot", "released")
-TINY = 1e-12  # below this length a vector has no direction
-SERIES_BELOW = 1.0  # |x| below which the closed forms lose digits, and the series are used
-# Coefficients of the series at 0 of φ', ψ, ψ', φ'' and ψ''; at |x| = 1 the first one left out is below 1e-17.
+TINY = 1e-12  # smallest norm that is divided by: a shorter vector has no direction
+SERIES_BELOW = 1.0  # |x| below which the closed forms lose digits and the series are used
+# Coefficients of the series at 0 of φ', ψ, ψ', φ'' and ψ''; at |x| = 1 the first omitted term is below 1e-17.
 _PHI_PRIME = [(n + 1) / math.factorial(n + 2) for n in range(18)]
 _PSI = [(-1) ** n / math.factorial(n + 2) for n in range(18)]
 _PSI_PRIME = [(-1) ** (n + 1) * (n + 1) / math.factorial(n + 3) for n in range(18)]
@@ -33,7 +33,7 @@ _PSI_SECOND = [(-1) ** n * (n + 1) * (n + 2) / math.factorial(n + 4) for n in ra
 
 
 def _series(coefficients: list[float], x: Tensor) -> Tensor:
-    """Σ_n coefficients[n] x^n by Horner's rule; any shape."""
+    """Compute Σ_n coefficients[n] x^n by Horner's rule; any shape."""
     value = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         value = value.mul_(x).add_(coefficient)
@@ -45,33 +45,33 @@ def _near_zero_or(x: Tensor, coefficients: list[float], closed_form: Tensor) -> 
 
 
 def phi(x: Tensor) -> Tensor:
-    """φ(x) = (e^x − 1) / x, and 1 at 0; any shape, no gradient."""
+    """Compute φ(x) = (e^x − 1) / x, and 1 at 0; any shape, not for autograd."""
     return torch.where(x.abs() < 1e-20, torch.ones_like(x), torch.expm1(x) / x)
 
 
 def phi_prime(x: Tensor) -> Tensor:
-    """φ'(x) = (e^x − φ(x)) / x, and 1/2 at 0; any shape, no gradient."""
+    """Compute φ'(x) = (e^x − φ(x)) / x, and 1/2 at 0; any shape, not for autograd."""
     return _near_zero_or(x, _PHI_PRIME, (torch.exp(x) - phi(x)) / x)
 
 
 def psi(theta: Tensor) -> Tensor:
-    """ψ(θ) = (e^(−θ) + θ − 1) / θ², and 1/2 at 0; any shape, no gradient."""
+    """Compute ψ(θ) = (e^(−θ) + θ − 1) / θ², and 1/2 at 0; any shape, not for autograd."""
     return _near_zero_or(theta, _PSI, (torch.expm1(-theta) + theta) / theta**2)
 
 
 def psi_prime(theta: Tensor) -> Tensor:
-    """ψ'(θ), and −1/6 at 0; any shape, no gradient."""
+    """Compute ψ'(θ), and −1/6 at 0; any shape, not for autograd."""
     decay = torch.expm1(-theta)
     return _near_zero_or(theta, _PSI_PRIME, (-theta * decay - 2 * (decay + theta)) / theta**3)
 
 
 def phi_second(x: Tensor) -> Tensor:
-    """φ''(x) = (e^x − 2φ'(x)) / x, and 1/3 at 0; any shape, no gradient."""
+    """Compute φ''(x) = (e^x − 2φ'(x)) / x, and 1/3 at 0; any shape, not for autograd."""
     return _near_zero_or(x, _PHI_SECOND, (torch.exp(x) - 2 * phi_prime(x)) / x)
 
 
 def psi_second(theta: Tensor) -> Tensor:
-    """ψ''(θ) = (e^(−θ) − 2ψ(θ) − 4θψ'(θ)) / θ², and 1/12 at 0; any shape, no gradient."""
+    """Compute ψ''(θ) = (e^(−θ) − 2ψ(θ) − 4θψ'(θ)) / θ², and 1/12 at 0; any shape, not for autograd."""
     closed_form = (torch.exp(-theta) - 2 * psi(theta) - 4 * theta * psi_prime(theta)) / theta**2
     return _near_zero_or(theta, _PSI_SECOND, closed_form)
 
@@ -80,7 +80,7 @@ _DERIVATIVES = {"φ": (phi, phi_prime, phi_second), "ψ": (psi, psi_prime, psi_s
 
 
 class _Derivative(torch.autograd.Function):
-    """φ or ψ, or a derivative of it, that can be differentiated up to the second derivative."""
+    """Autograd function for φ, ψ or one of their derivatives, differentiable up to the second derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, name: str, order: int) -> Tensor:
@@ -97,7 +97,7 @@ class _Derivative(torch.autograd.Function):
 
 
 class _Bounded(torch.autograd.Function):
-    """Clamps, but stops only those gradients that would push further out: a θ at the bound can come back."""
+    """Clamp whose backward pass zeroes only gradients that would push θ further out, so that θ can leave the bound."""
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, bound: float) -> Tensor:
@@ -113,28 +113,28 @@ class _Bounded(torch.autograd.Function):
 
 
 def bounded(theta: Tensor, bound: float) -> Tensor:
-    """θ clamped to [−bound, bound], so that e^(−θc) cannot overflow; any shape."""
+    """Clamp θ to [−bound, bound], so that e^(−θc) cannot overflow; any shape."""
     return _Bounded.apply(theta, bound)
 
 
 def released_theta(theta_raw: Tensor) -> Tensor:
-    """The θ of the released code: −e^x, with x the raw parameter soft-clipped to (−5, 4); any shape."""
+    """Return the θ of the released code: −e^x, with x the raw parameter soft-clipped to (−5, 4); any shape."""
     soft = torch.where(theta_raw > 0, 4 * torch.tanh(theta_raw / 4), 5 * torch.tanh(theta_raw / 5))
     return -torch.exp(soft)
 
 
 def check_kernel(kernel: str) -> None:
-    """Refuse an unknown kernel."""
+    """Raise ValueError if ``kernel`` is unknown."""
     if kernel not in KERNELS:
         raise ValueError(f"unknown kernel {kernel!r}: one of {', '.join(KERNELS)}")
 
 
 @eager
 def curvature(c: Tensor, theta: Tensor, kernel: str = "paper") -> Tensor:
-    """k(c; θ) / c = φ(−θc) / (2 ψ(θ)), for cosines ``c`` (tokens, senses) and ``theta`` (senses,), with gradients.
+    """Compute k(c; θ) / c = φ(−θc) / (2 ψ(θ)) for cosines ``c`` (tokens, senses), ``theta`` (senses,); differentiable.
 
-    ``paper`` is Eq. 9; ``released`` is what the authors' code computes: Eq. 9 for c > 0, the inner product for c ≤ 0,
-    with ``theta`` as :func:`released_theta` gives it; ``dot`` is the inner product.
+    ``paper`` is Eq. 9. ``released`` is what the authors' code computes: Eq. 9 for c > 0, the inner product for c ≤ 0,
+    with ``theta`` from :func:`released_theta`. ``dot`` is the inner product.
     """
     check_kernel(kernel)
     if kernel == "dot":
@@ -144,7 +144,7 @@ def curvature(c: Tensor, theta: Tensor, kernel: str = "paper") -> Tensor:
 
 
 def unit(x: Tensor) -> Tensor:
-    """``x`` (rows, d) at length 1; a zero vector stays zero."""
+    """Return ``x`` (rows, d) normalized to length 1; a zero vector stays zero."""
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(TINY)
 
 
@@ -152,10 +152,10 @@ def unit(x: Tensor) -> Tensor:
 def sense_scores(
     features: Tensor, vectors: Tensor, theta: Optional[Tensor], kernel: str = "paper", bias: Optional[Tensor] = None
 ) -> Tensor:
-    """K(h, w; θ) + b, Eq. 9 with a bias: ``features`` (tokens, d), ``vectors`` (senses, d) → (tokens, senses).
+    """Compute K(h, w; θ) + b, Eq. 9 with a bias: ``features`` (tokens, d), ``vectors`` (senses, d) → (tokens, senses).
 
-    ``theta`` and ``bias`` are (senses,) or None. The plain reference, with gradients by autograd: |h| |w| k(c) is the
-    inner product times k(c) / c. The element-wise part runs in float32, or in float64 if that is given.
+    ``theta`` and ``bias`` are (senses,) or None. This is the plain reference, differentiated by autograd: |h| |w| k(c)
+    is the inner product times k(c) / c. Half-precision inputs are converted to float32.
     """
     with full_precision(features.device):
         features, vectors = at_least_float32(features), at_least_float32(vectors)
@@ -166,11 +166,11 @@ def sense_scores(
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Within this context autocast (--amp) leaves matrix products on ``device`` as they are."""
+    """Return a context manager that disables autocast (--amp) for ``device``."""
     known = device.type in ("cpu", "cuda", "xpu")
     return torch.autocast(device.type, enabled=False) if known else contextlib.nullcontext()
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """``x``, in float32 if it is in half precision."""
+    """Return ``x``, converted to float32 if it is in half precision."""
     return x if x.dtype == torch.float64 else x.float()

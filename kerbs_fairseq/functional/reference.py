@@ -1,4 +1,4 @@
-"""The loss as the paper writes it, with autograd and no care for memory: what the chunked loss is tested against."""
+"""The loss as the paper writes it, with autograd and all scores in memory. The chunked loss is tested against it."""
 
 from typing import Optional
 
@@ -18,11 +18,11 @@ def reference_loss(
     weight: Optional[Tensor] = None,
     label_smoothing: float = 0.0,
 ) -> Loss:
-    """The same as :func:`kerbs_fairseq.functional.chunked_loss.chunked_loss`."""
+    """Compute the same as :func:`kerbs_fairseq.functional.chunked_loss.chunked_loss`, in plain torch."""
     index = senses.index
     scores = sense_scores(features, senses.vectors, senses.theta, senses.kernel, senses.bias)  # (tokens, senses)
     scores = scores - scores.detach().amax(1, keepdim=True)
-    # log Σ e^score over the senses of each word, from the largest of the word's own scores
+    # log Σ e^score over the senses of each word, relative to the largest score of that word
     word = index.sense_to_word.expand_as(scores)
     top = torch.full_like(scores[:, :1], -torch.inf).repeat(1, index.n_words)
     top = top.scatter_reduce(1, word, scores.detach(), "amax")

@@ -1,4 +1,4 @@
-"""What the loss is computed from, and what it returns."""
+"""Inputs and outputs of the loss functions."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kerbs_fairseq.functional.words import SenseIndex
 
-# what a saved layer calls them: the map, the rows that move with a sense, and the unit in which ratio and rates are
+# names in a saved layer: the map, and the parameters with one row per sense; and the unit in which ratio and rates are
 # saved as integers, since half precision would round floats
 MAP_NAME = "sense_to_word"
 PARAMETERS = ("vectors", "theta_raw", "bias_raw")
@@ -28,9 +28,13 @@ class Senses:
     index: SenseIndex
     kernel: str = "paper"
 
+    def __post_init__(self) -> None:
+        if self.theta is None and self.kernel != "dot":
+            raise ValueError(f"the kernel {self.kernel!r} needs theta; only 'dot' has none")
+
 
 class Loss(NamedTuple):
-    """Σ weight · loss (); log P(target) (tokens,); log P of each sense of the target (tokens, k), without gradient."""
+    """Σ weight · loss (); log P(target) (tokens,); log P of each sense of the target (tokens, k), no gradient."""
 
     loss: Tensor
     log_prob: Tensor
@@ -45,6 +49,6 @@ class Smoothing(NamedTuple):
 
     @classmethod
     def of(cls, epsilon: float, n_words: int) -> "Smoothing":
-        """For a smoothing of ``epsilon`` over ``n_words`` words."""
+        """Return the weights for a label smoothing of ``epsilon`` over ``n_words`` words."""
         word = epsilon / max(n_words - 1, 1)
         return cls(1.0 - epsilon - word, word)

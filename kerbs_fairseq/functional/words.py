@@ -1,7 +1,7 @@
 """From senses to words, Eqs. 4 and 5, in the log domain, and the index from words to their senses.
 
-A word may have any number of senses, so the index is a list in compressed rows, not a padded table: memory and time of
-all word sums are proportional to the number of senses, whatever the largest number that one word has.
+A word may have any number of senses, so the index is stored in compressed rows, not as a padded table: memory and time
+of all sums over words are proportional to the number of senses, not to the largest number of senses of a word.
 """
 
 import functools
@@ -10,22 +10,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FEW_SENSES = 16  # on a GPU a word with more is summed by several lanes
+FEW_SENSES = 16  # on a GPU, a word with more senses is summed by several lanes
 
 
 class Group(NamedTuple):
-    """Words with about as many senses: ``words`` (n,), and ``senses`` (n, k), −1 where a word has fewer than k."""
+    """Words with similar numbers of senses: ``words`` (n,), ``senses`` (n, k), −1 where a word has fewer than k."""
 
     words: Tensor
     senses: Tensor
 
 
 class Jagged(NamedTuple):
-    """Senses by rounds: the first sense of every word, then the second of those that have two, and so on.
+    """Senses by rounds: the first sense of every word, then the second sense of words with at least two, and so on.
 
-    ``first`` (words,) has the first senses in the order of the words, 0 for the words of ``empty``, which have none.
-    ``several`` are the words with more senses, most first, so that each further round is about the first of them:
-    round r about ``starts[r + 1] − starts[r]``. ``others`` are these rounds one behind the other.
+    ``first`` (words,) holds the first sense of each word, 0 for the words in ``empty``, which have none. ``several``
+    holds the words with at least two senses, sorted by decreasing number of senses, so that round r of the further
+    senses covers its first ``starts[r + 1] − starts[r]`` words. ``others`` is the concatenation of these rounds.
     """
 
     first: Tensor
@@ -33,7 +33,7 @@ class Jagged(NamedTuple):
     others: Tensor
     starts: tuple[int, ...]
     empty: Tensor
-    order: Tensor  # (senses,): the first round, without empty words, and the others: word sums read it fastest
+    order: Tensor  # (senses,): the first round without empty words, then the others; the fastest order for word sums
 
 
 class CompressedRows(NamedTuple):
@@ -41,7 +41,7 @@ class CompressedRows(NamedTuple):
 
     order: Tensor  # (senses,)
     offsets: Tensor  # (words + 1,)
-    many: Tensor  # the words with more senses than ``few``: these are summed by several lanes each
+    many: Tensor  # the words with more than ``few`` senses, each of which is summed by several lanes
     few: int
     sense_to_word: Tensor  # (senses,)
 
@@ -50,7 +50,7 @@ class SenseIndex:
     """The senses of each word, for a map ``sense_to_word`` (senses,) of ``n_words`` words.
 
     The senses of word i are ``order[offsets[i] : offsets[i + 1]]``. ``largest`` is the largest number of senses of a
-    word. Building it waits for the device; it is built once for a map, and using it does not wait.
+    word. Building the index and its cached properties synchronizes with the device, so it is done once per map.
     """
 
     def __init__(self, sense_to_word: Tensor, n_words: int) -> None:
@@ -61,7 +61,7 @@ class SenseIndex:
         self.largest = max(1, int(self.counts.max())) if n_words else 1
 
     def rows(self, words: Tensor) -> Tensor:
-        """The senses of ``words`` (...): (..., largest), −1 where a word has no more."""
+        """Return the senses of ``words`` (...) as (..., largest), padded with −1."""
         return self._rows(words, self.largest)
 
     def _rows(self, words: Tensor, width: int) -> Tensor:
@@ -71,7 +71,7 @@ class SenseIndex:
 
     @functools.cached_property
     def groups(self) -> list[Group]:
-        """All words, by numbers of senses up to 1, 2, 4, 8, …: padded to that, at most half of a group is empty."""
+        """All words, grouped by numbers of senses up to 1, 2, 4, 8, … and padded to these: at most half is padding."""
         groups, low, high = [], -1, 1
         while low < self.largest:
             words = ((self.counts > low) & (self.counts <= high)).nonzero().squeeze(1)
@@ -82,17 +82,17 @@ class SenseIndex:
 
     @functools.cached_property
     def position(self) -> Tensor:
-        """Where each word (words,) stands when the groups are put one behind the other."""
+        """Position (words,) of each word in the concatenation of the groups."""
         return torch.argsort(torch.cat([group.words for group in self.groups]))
 
     def compressed_rows(self, few: int = FEW_SENSES) -> CompressedRows:
-        """With words of more than ``few`` senses listed apart."""
+        """Return the index in int32, with the words of more than ``few`` senses listed separately."""
         many = (self.counts > few).nonzero().squeeze(1)
         return CompressedRows(self.order.int(), self.offsets.int(), many.int(), few, self.sense_to_word.int())
 
     @functools.cached_property
     def compressed(self) -> CompressedRows:
-        """Made once for a map."""
+        """The result of :meth:`compressed_rows`, computed once per map."""
         return self.compressed_rows()
 
     @functools.cached_property
@@ -115,34 +115,34 @@ class SenseIndex:
 
 
 def pick(scores: Tensor, senses: Tensor) -> Tensor:
-    """``scores`` (tokens, senses) at ``senses`` (words, k) → (tokens, words, k), −∞ where there is no sense."""
+    """Gather ``scores`` (tokens, senses) at ``senses`` (words, k) → (tokens, words, k), −∞ where there is no sense."""
     picked = scores[:, senses.clamp_min(0).flatten()].unflatten(1, senses.shape)
     return picked.masked_fill(senses < 0, -torch.inf)
 
 
 def pick_targets(scores: Tensor, senses: Tensor) -> Tensor:
-    """``scores`` (tokens, senses) at each token's own ``senses`` (tokens, k) → (tokens, k), −∞ where there is none."""
+    """Gather ``scores`` (tokens, senses) at the ``senses`` (tokens, k) of each token → (tokens, k), −∞ for none."""
     return scores.gather(1, senses.clamp_min(0)).masked_fill(senses < 0, -torch.inf)
 
 
 def minus_max(scores: Tensor) -> Tensor:
-    """``scores`` (tokens, senses) less the largest of each token: the difference of two large numbers loses digits."""
+    """Subtract the maximum of each token from ``scores`` (tokens, senses): differences of large numbers lose digits."""
     return scores - scores.detach().amax(-1, keepdim=True)
 
 
 def word_logsumexp(scores: Tensor, index: SenseIndex) -> Tensor:
-    """Log-sum-exp over the senses of each word: ``scores`` (tokens, senses) → (tokens, words)."""
+    """Compute the log-sum-exp over the senses of each word: ``scores`` (tokens, senses) → (tokens, words)."""
     parts = [torch.logsumexp(pick(scores, group.senses), -1) for group in index.groups]
     return torch.cat(parts, 1)[:, index.position]
 
 
 def word_log_probs(scores: Tensor, index: SenseIndex) -> Tensor:
-    """log P(word), Eqs. 4 and 5: ``scores`` (tokens, senses) → (tokens, words)."""
+    """Compute log P(word), Eqs. 4 and 5: ``scores`` (tokens, senses) → (tokens, words)."""
     scores = minus_max(scores)
     return word_logsumexp(scores, index) - torch.logsumexp(scores, -1, keepdim=True)
 
 
 def target_log_probs(scores: Tensor, index: SenseIndex, target: Tensor) -> Tensor:
-    """log P(target): ``scores`` (tokens, senses), ``target`` (tokens,) → (tokens,)."""
+    """Compute log P(target): ``scores`` (tokens, senses), ``target`` (tokens,) → (tokens,)."""
     scores = minus_max(scores)
     return torch.logsumexp(pick_targets(scores, index.rows(target)), -1) - torch.logsumexp(scores, -1)

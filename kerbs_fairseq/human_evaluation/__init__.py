@@ -1,1 +1,1 @@
-"""Human evaluation: blinded rating sheets and what they say."""
+"""``kerbs-rate``: human evaluation with blinded rating sheets, and its statistics."""

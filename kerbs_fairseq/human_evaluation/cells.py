@@ -1,7 +1,7 @@
-"""Cells of a rating sheet: text that goes through a spreadsheet program and comes back as it was.
+"""Cells of a rating sheet: text that a spreadsheet program opens and saves without changes.
 
-A spreadsheet program takes a cell that begins with = + - @ for a formula, and one like 1/2 for a date. Such a cell gets
-an apostrophe in front, as does one that begins with an apostrophe, so that it can be taken off again.
+A spreadsheet program interprets a cell that begins with = + - @ as a formula, and one like 1/2 as a date. Such a cell
+gets an apostrophe in front, as does one that begins with an apostrophe, so that the prefix can be removed again.
 """
 
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_bytes
 
-# what spreadsheet programs may pass over before a formula: categories, and letters that look like nothing
+# what spreadsheet programs may ignore before a formula: Unicode categories, and invisible letters
 INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Zl", "Zp")
 FILLERS = {"\u115f", "\u1160", "\u2800", "\u3164", "\uffa0"}
 FORMULA = tuple("=+-@'")
@@ -25,13 +25,13 @@ SET, INPUT, REFERENCE, ID, RESPONSE, SCORE = "set", "input", "reference", "respo
 
 
 def shown(line: str) -> str:
-    """A line of a text file as raters see it: no control characters or line ends, no space around."""
+    """Return a line of a text file as raters see it: without control characters, line ends and surrounding space."""
     visible = (" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c for c in line)
     return "".join(visible).strip()
 
 
 def escape(text: str) -> str:
-    """``text`` as a cell that no spreadsheet program turns into a formula, a number or a date."""
+    """Return ``text`` as a cell that no spreadsheet program turns into a formula, a number or a date."""
     seen = "".join(c for c in text if unicodedata.category(c) not in INVISIBLE and c not in FILLERS).strip()
     number = any(c.isdigit() for c in seen) and LOOKS_LIKE_A_NUMBER.fullmatch(seen)
     harmless = not text.startswith("'") and not unicodedata.normalize("NFKC", seen).startswith(FORMULA) and not number
@@ -39,23 +39,23 @@ def escape(text: str) -> str:
 
 
 def unescape(cell: str) -> str:
-    """The text that ``escape`` made a cell of."""
+    """Return the text of a cell that :func:`escape` made."""
     return cell[1:] if cell.startswith("'") else cell
 
 
 def loose(text: str) -> str:
-    """What is left of a text however a spreadsheet program treats quotes, spaces and encodings."""
+    """Return the letters and digits of a text, which survive changes of quotes and spaces by spreadsheet programs."""
     return "".join(c for c in text.casefold() if c.isalnum())
 
 
 def write(path: Path, rows: list[list[str]], delimiter: str) -> None:
-    """A CSV file with a byte order mark, by which Excel knows that it is UTF-8."""
+    """Write a CSV file with a byte order mark, by which Excel recognises UTF-8."""
     with path.open("w", encoding="utf-8-sig", newline="") as file:
         csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_ALL).writerows(rows)
 
 
 def decode(data: bytes, path: Path) -> str:
-    """The text of a sheet in the encodings that spreadsheet programs save."""
+    """Decode a sheet from any encoding that spreadsheet programs save."""
     if data.startswith(b"PK"):
         raise UserError(f"{path} is a spreadsheet, not text: save it as CSV")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # Excel's "Unicode text"
@@ -67,7 +67,7 @@ def decode(data: bytes, path: Path) -> str:
 
 
 def read(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a sheet by column, each with its number in a spreadsheet, whatever the delimiter and line ends."""
+    """Return (row number, {column: cell}) of a sheet, with any delimiter and line ends."""
     text = decode(read_bytes(path), path).replace("\0", "")
     for delimiter in DELIMITERS.values():
         try:

@@ -1,4 +1,4 @@
-"""``kerbs-rate``: the paper's human evaluation. Blinded rating sheets, and what the filled ones say.
+"""``kerbs-rate``: the paper's human evaluation: write blinded rating sheets, and report the scores of filled ones.
 
 kerbs-rate sheet --source test.src --system kerbs=kerbs.txt --system softmax=softmax.txt -o study
 kerbs-rate report study
@@ -26,7 +26,7 @@ NONE = "–"
 
 
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     sheet = commands.add_parser("sheet", help="write a study: a sheet for each rater, instructions, the key")
@@ -57,7 +57,7 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
 
 
 def systems_of(given: list[str]) -> dict[str, Path]:
-    """{name: file} from NAME=FILE."""
+    """Parse NAME=FILE options; return {name: file}."""
     systems: dict[str, Path] = {}
     for text in given:
         name, _, path = (part.strip() for part in text.partition("="))
@@ -72,7 +72,7 @@ def systems_of(given: list[str]) -> dict[str, Path]:
 
 
 def make_sheets(args: argparse.Namespace) -> None:
-    """``kerbs-rate sheet``."""
+    """Run ``kerbs-rate sheet``."""
     for name in ("sets", "raters"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: at least 1")
@@ -95,17 +95,17 @@ def make_sheets(args: argparse.Namespace) -> None:
 
 
 def number(value: Optional[float], form: str = ".2f") -> str:
-    """A figure, or a dash where there is none."""
+    """Format a figure; a dash if there is none."""
     return NONE if value is None else format(value, form)
 
 
 def p_value(p: Optional[float]) -> str:
-    """Four digits, or a bound."""
+    """Format a p-value with four digits; <0.0001 if it is smaller."""
     return "<0.0001" if p is not None and p < 0.0001 else number(p, ".4f")
 
 
 def table(*columns: str) -> Table:
-    """An empty table; all columns but the first and the test's name are figures."""
+    """Return an empty table; all columns but the first and ``test`` are right-aligned."""
     built = Table(box=None, pad_edge=False, show_header=any(columns))
     for place, column in enumerate(columns):
         built.add_column(Text(column), justify="left" if not place or column == "test" else "right")
@@ -113,7 +113,7 @@ def table(*columns: str) -> Table:
 
 
 def systems_table(report: dict[str, Any]) -> tuple[str, Table]:
-    """A row for each system."""
+    """Return title and table of the scores, with a row for each system."""
     raters = [f"rater {rater}" for rater in report["raters"]]
     title = f"Mean scores from 0 to 2: {report['sets']} sets, {len(raters)} raters, {report['scores']} scores"
     title += f", {report['missing']} missing" if report["missing"] else ""
@@ -127,7 +127,7 @@ def systems_table(report: dict[str, Any]) -> tuple[str, Table]:
 
 
 def tests_table(tests: dict[str, Any]) -> tuple[str, Table]:
-    """Both tests against each other system."""
+    """Return title and table of both tests against each other system."""
     title = f"One-tailed t-tests over sets, H1: {tests['system']} is better"
     built = table("against", "test", "sets", "difference", "t", "df", "p")
     for name, of in tests["against"].items():
@@ -139,7 +139,7 @@ def tests_table(tests: dict[str, Any]) -> tuple[str, Table]:
 
 
 def notes(report: dict[str, Any]) -> list[str]:
-    """What the tables cannot say: why a figure is missing, and how to read the others."""
+    """Return the notes below the tables: why figures are missing, and how to read the others."""
     lines = ["sd and 95% interval (Student's t): over sets, of the mean over raters; 0, 1, 2: how often each was given"]
     if report["agreement"]["why_not"]:
         lines.append(f"agreement: {report['agreement']['why_not']}")
@@ -155,7 +155,7 @@ def notes(report: dict[str, Any]) -> list[str]:
 
 
 def agreement_table(of: dict[str, Any]) -> tuple[str, Table]:
-    """Agreement between raters."""
+    """Return title and table of the agreement between raters."""
     built = table("", "")
     built.add_row("pairs of scores that are equal", number(of["raw"], ".1%"))
     built.add_row("Fleiss' kappa", number(of["fleiss_kappa"]))
@@ -164,7 +164,7 @@ def agreement_table(of: dict[str, Any]) -> tuple[str, Table]:
 
 
 def show(report: dict[str, Any], terminal: Console) -> None:
-    """In the terminal."""
+    """Print the report."""
     for title, built in (
         systems_table(report),
         agreement_table(report["agreement"]),

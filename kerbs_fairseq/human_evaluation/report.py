@@ -1,7 +1,7 @@
-"""What the filled sheets of a study say, as plain data: means, agreement between raters, one-tailed t-tests.
+"""The report of a study as plain data: means, agreement between raters, one-tailed t-tests.
 
-The unit is the set: the scores that raters gave to a system's response are averaged, and sets are what the standard
-deviations, the intervals and the tests run over.
+The unit is the set: the scores of a system's response are averaged over raters, and standard deviations, intervals and
+tests are computed over sets.
 """
 
 import math
@@ -19,7 +19,7 @@ Sets = dict[int, dict[int, int]]  # {set: {rater: score}} of one system
 
 
 def of_system(sets: Sets, raters: list[int]) -> dict[str, Any]:
-    """Mean, standard deviation and interval over sets, means of raters, and how often each score was given."""
+    """Return mean, standard deviation and interval over sets, mean of each rater, and the count of each score."""
     per_set = [Fraction(sum(scores.values()), len(scores)) for scores in sets.values()]
     given = Counter(score for scores in sets.values() for score in scores.values())
     of_raters = {rater: [scores[rater] for scores in sets.values() if rater in scores] for rater in raters}
@@ -34,7 +34,7 @@ def of_system(sets: Sets, raters: list[int]) -> dict[str, Any]:
 
 
 def agreement(scores: Scores) -> dict[str, Any]:
-    """Between raters, over responses; ``why_not`` says why something is missing."""
+    """Return the agreement between raters over responses; ``why_not`` says why a figure is missing."""
     units, raters = scores.by_response(), len(scores.raters)
     by_all = [unit for unit in units if len(unit) == raters]
     figures: dict[str, Any] = {
@@ -60,7 +60,7 @@ def agreement(scores: Scores) -> dict[str, Any]:
 
 
 def comparison(better: Sets, other: Sets) -> dict[str, Any]:
-    """Both tests over the sets that have both systems, from the raters who rated both."""
+    """Return both tests over the sets with both systems, from the raters who rated both."""
     pairs = []
     for number in sorted(better.keys() & other.keys()):
         both = better[number].keys() & other[number].keys()
@@ -76,7 +76,7 @@ def comparison(better: Sets, other: Sets) -> dict[str, Any]:
 
 
 def tested(systems: list[str], test: Optional[str], baselines: list[str]) -> tuple[str, list[str]]:
-    """The system that the tests are about, and those that it is compared with."""
+    """Return the system to test, and those that it is compared with."""
     for name in [*([test] if test is not None else []), *baselines]:
         if name not in systems:
             raise UserError(f"there is no system {name!r} in this study: {', '.join(systems)}")
@@ -88,7 +88,7 @@ def tested(systems: list[str], test: Optional[str], baselines: list[str]) -> tup
 
 
 def report(scores: Scores, test: Optional[str] = None, baselines: Optional[list[str]] = None) -> dict[str, Any]:
-    """Everything, ready for JSON: None where a figure does not exist, and why."""
+    """Return the whole report, ready for JSON: None for undefined figures, with the reason."""
     chosen, others = tested(scores.systems, test, baselines or [])
     by_system = scores.by_system()
     return {

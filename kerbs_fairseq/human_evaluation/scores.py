@@ -1,4 +1,4 @@
-"""From filled rating sheets and their key to scores: who gave which response how much."""
+"""Scores of a study, read from filled rating sheets and their key."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ INVALID = "scores other than 0, 1 and 2"
 
 
 class Scores(NamedTuple):
-    """Every score of a study: ``of[id]`` is that of the response ``key["responses"][id]``."""
+    """All scores of a study: ``of[id]`` is the score of the response ``key["responses"][id]``."""
 
     key: dict[str, Any]
     of: dict[str, int]
@@ -27,7 +27,7 @@ class Scores(NamedTuple):
 
     @property
     def systems(self) -> list[str]:
-        """All systems, in the order in which they were given."""
+        """All systems, in the order of the command line."""
         return list(self.key["systems"])
 
     @property
@@ -36,7 +36,7 @@ class Scores(NamedTuple):
         return sorted({self.key["responses"][name]["rater"] for name in self.of})
 
     def by_system(self) -> dict[str, dict[int, dict[int, int]]]:
-        """{system: {set: {rater: score}}}; the score of a shared response counts for each of its systems."""
+        """Return {system: {set: {rater: score}}}; the score of a shared response counts for each of its systems."""
         scores: dict[str, dict[int, dict[int, int]]] = {system: {} for system in self.systems}
         for name, score in self.of.items():
             response = self.key["responses"][name]
@@ -45,7 +45,7 @@ class Scores(NamedTuple):
         return scores
 
     def by_response(self) -> list[list[int]]:
-        """The scores of each response, from all who rated it; a shared response is one."""
+        """Return the scores of each response, from all its raters; a response of several systems counts once."""
         scores: dict[tuple[int, str], list[int]] = {}
         for name, score in self.of.items():
             response = self.key["responses"][name]
@@ -54,7 +54,7 @@ class Scores(NamedTuple):
 
 
 def read_key(path: Path) -> dict[str, Any]:
-    """The key of a study, unchanged since it was written."""
+    """Read the key of a study; a :class:`UserError` if it was changed."""
     key = read_json(path, "the key")
     if not isinstance(key, dict) or "kerbs-rate" not in key:
         raise UserError(f"{path} is not a key of kerbs-rate")
@@ -66,18 +66,18 @@ def read_key(path: Path) -> dict[str, Any]:
 
 
 def listed(problem: str, lines: list[str]) -> UserError:
-    """An error with one line for each place, or for the first ones."""
+    """Return an error with a line for each problem, up to :data:`LISTED`."""
     more = [f"… and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
     return UserError("\n  ".join([f"{problem}:", *lines[:LISTED], *more]))
 
 
 def unseen(key: dict[str, Any], name: str) -> str:
-    """Where a response should be that is in no sheet."""
+    """Return the description of a response that is in no sheet."""
     return f"rater {key['responses'][name]['rater']}, in no sheet"
 
 
 def places(at: list[tuple[str, int]]) -> list[str]:
-    """A line for each file, with its rows as ranges; row 0 stands for no row, and is counted."""
+    """Return a line for each file, with its rows as ranges; entries of row 0 have no row and are counted."""
     rows: dict[str, list[int]] = {}
     for file, row in at:
         rows.setdefault(file, []).append(row)
@@ -95,12 +95,12 @@ def places(at: list[tuple[str, int]]) -> list[str]:
 
 
 def cell(row: dict[str, str], column: str) -> str:
-    """A cell without space around; empty where a row is too short."""
+    """Return a cell without surrounding space; empty if the row is too short."""
     return row.get(column, "").strip()
 
 
 def misplaced(key: dict[str, Any], name: str, row: dict[str, str]) -> bool:
-    """Whether the texts of a row are those of another row: a column was sorted without the others."""
+    """Return whether the texts of a row belong to another id: a column was sorted without the others."""
     own = key["responses"][name]
     mates = [other for other in key["responses"].values() if other["rater"] == own["rater"]]
 
@@ -116,7 +116,7 @@ def misplaced(key: dict[str, Any], name: str, row: dict[str, str]) -> bool:
 
 
 def problem_of(key: dict[str, Any], row: dict[str, str], at: dict[str, tuple[str, int]]) -> Optional[tuple[str, str]]:
-    """What is wrong with a row and the words to show, if anything is; ``at`` has the ids seen so far."""
+    """Return (kind of problem, text to show) of a row, or None; ``at`` has the ids read so far."""
     name, score = cell(row, cells.ID), cell(row, cells.SCORE)
     if name not in key["responses"]:
         return FOREIGN, repr(name)
@@ -130,7 +130,7 @@ def problem_of(key: dict[str, Any], row: dict[str, str], at: dict[str, tuple[str
 
 
 def read(paths: list[Path], key: dict[str, Any], partial: bool = False) -> Scores:
-    """The scores of all sheets; errors list every place that is wrong."""
+    """Read the scores of all sheets; errors list every problem."""
     scores: dict[str, int] = {}
     at: dict[str, tuple[str, int]] = {}
     problems: dict[str, list[str]] = {}
@@ -157,7 +157,7 @@ def read(paths: list[Path], key: dict[str, Any], partial: bool = False) -> Score
 
 
 def sheets_in(folder: Path) -> list[Path]:
-    """The sheets of a study's folder."""
+    """Return the sheets in the folder of a study."""
     sheets = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
     if not sheets:
         raise UserError(f"{folder} has no sheets (rater_1.csv, …)")
@@ -165,7 +165,7 @@ def sheets_in(folder: Path) -> list[Path]:
 
 
 def load(paths: list[Path], key: Optional[Path] = None, partial: bool = False) -> Scores:
-    """The scores of a study's folder, or of sheets named one by one with their key."""
+    """Read the scores of a study's folder, or of single sheets with their key."""
     if len(paths) == 1 and paths[0].is_dir():
         return read(sheets_in(paths[0]), read_key(key or paths[0] / KEY), partial)
     folders = [path for path in paths if path.is_dir()]

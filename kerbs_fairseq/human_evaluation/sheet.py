@@ -1,8 +1,8 @@
-"""Rating sheets of a blinded study: one for each rater, and the key that tells which system wrote what.
+"""Rating sheets of a blinded study: one for each rater, and the key that says which system wrote what.
 
-Each rater sees the same sets in an order of their own, and within a set the responses in an order of their own. A
-response has an id that occurs once in the whole study, so rows may be sorted and files renamed. Where systems gave the
-same response to an input, it is shown once, and its score counts for each of them.
+All raters see the same sets and responses, each in a different random order. Every response on every sheet has a unique
+id, so rows may be sorted and files renamed. If several systems gave the same response to an input, it is shown once,
+and its score counts for each of them.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from kerbs_fairseq.runs.files import new_folder, read_text
 FORMAT = 1
 KEY = "key.json"
 EMPTY = "(empty)"
-# no vowels: no words; no digits: no number or date for a spreadsheet program
+# without vowels: no words; without digits: no number or date for a spreadsheet program
 LETTERS = "bcdfghjkmnpqrstvwxz"
 INSTRUCTIONS = """# How to rate
 
@@ -50,7 +50,7 @@ WITH_REFERENCE = (
 
 
 class Item(NamedTuple):
-    """One input with what the systems made of it."""
+    """One input with the responses of the systems."""
 
     line: int
     input: str
@@ -58,7 +58,7 @@ class Item(NamedTuple):
     responses: dict[str, str]
 
     def distinct(self) -> dict[str, list[str]]:
-        """{response: the systems that gave it}."""
+        """Return {response: the systems that gave it}."""
         systems: dict[str, list[str]] = {}
         for system, response in self.responses.items():
             systems.setdefault(response, []).append(system)
@@ -66,13 +66,13 @@ class Item(NamedTuple):
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text file, as shown."""
+    """Return the lines of a text file, as raters see them."""
     text = read_text(path)
     return [cells.shown(line) for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def items_of(source: Path, systems: dict[str, Path], reference: Optional[Path]) -> list[Item]:
-    """Every input once, the first time that it occurs; empty ones are left out."""
+    """Return the distinct inputs with their responses, at their first occurrence; empty inputs are left out."""
     paths = [source, *systems.values(), *([reference] if reference else [])]
     texts = [lines_of(path) for path in paths]
     if len({len(lines) for lines in texts}) > 1:
@@ -92,14 +92,14 @@ def items_of(source: Path, systems: dict[str, Path], reference: Optional[Path]) 
 
 
 def chosen(items: list[Item], sets: int, seed: int) -> list[Item]:
-    """``sets`` of the items, at random."""
+    """Draw ``sets`` of the items at random."""
     if len(items) < sets:
         raise UserError(f"there are {len(items)} different inputs, and --sets asks for {sets}")
     return random.Random(f"{seed} sets").sample(items, sets)
 
 
 def new_ids(items: list[Item], seed: int) -> Iterator[str]:
-    """Ids without end, none twice, and other ones for other texts: sheets of two studies never fit the same key."""
+    """Yield distinct ids that depend on the texts: sheets of two studies do not fit the same key."""
     digest = hashlib.sha256(json.dumps(items).encode()).hexdigest()
     random_letters, seen = random.Random(f"{seed} ids {digest}"), set()
     while True:
@@ -110,13 +110,13 @@ def new_ids(items: list[Item], seed: int) -> Iterator[str]:
 
 
 def checksum(key: dict[str, Any]) -> str:
-    """Of all in the key but the checksum itself."""
+    """Return the checksum of a key, without the checksum in it."""
     rest = {name: value for name, value in key.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def study(items: list[Item], raters: int, seed: int) -> tuple[dict[str, Any], list[list[list[str]]]]:
-    """The key, and the rows of each rater's sheet."""
+    """Return the key, and the rows of each rater's sheet."""
     ids, responses, sheets = new_ids(items, seed), {}, []
     with_reference = items[0].reference is not None
     for rater in range(1, raters + 1):
@@ -154,7 +154,7 @@ def make(
     seed: int = 1,
     delimiter: str = ",",
 ) -> dict[str, Any]:
-    """Write a study into the new ``folder``, the whole folder or nothing; its key."""
+    """Write a study into the new ``folder``, completely or not at all; return its key."""
     with new_folder(folder) as beside:
         items = chosen(items_of(source, systems, reference), sets, seed)
         key, sheets = study(items, raters, seed)

@@ -1,4 +1,4 @@
-"""Statistics of ratings: agreement between raters, and one-tailed t-tests; None where undefined."""
+"""Statistics of ratings: agreement between raters, and one-tailed t-tests; None if undefined."""
 
 import math
 import warnings
@@ -8,11 +8,11 @@ from fractions import Fraction
 from statistics import mean, variance
 from typing import Any, Optional
 
-Unit = Sequence[int]  # the scores that one response got, one from each rater who rated it
+Unit = Sequence[int]  # the scores of one response, one from each rater who rated it
 
 
 def raw_agreement(units: Sequence[Unit]) -> Optional[float]:
-    """How many of all pairs of scores of the same response are equal; each response counts the same."""
+    """Return the share of equal pairs among the scores of a response, averaged over responses."""
     shares = [
         Fraction(sum(n * (n - 1) for n in Counter(unit).values()), len(unit) * (len(unit) - 1))
         for unit in units
@@ -22,7 +22,7 @@ def raw_agreement(units: Sequence[Unit]) -> Optional[float]:
 
 
 def fleiss_kappa(units: Sequence[Unit]) -> Optional[float]:
-    """Fleiss' kappa of responses that all got the same number of scores; None where chance alone would agree."""
+    """Return Fleiss' kappa of responses with equal numbers of scores; None if the expected agreement is 1."""
     if len({len(unit) for unit in units}) != 1 or len(units[0]) < 2:
         return None
     total = Counter(score for unit in units for score in unit)
@@ -37,7 +37,7 @@ def fleiss_kappa(units: Sequence[Unit]) -> Optional[float]:
 
 
 def krippendorff_alpha(units: Sequence[Unit]) -> Optional[float]:
-    """Krippendorff's alpha for ordinal scores; responses with fewer than two scores are passed over."""
+    """Return Krippendorff's alpha for ordinal scores; responses with fewer than two scores are ignored."""
     pairable = [unit for unit in units if len(unit) > 1]
     total = Counter(score for unit in pairable for score in unit)
     if len(total) < 2:
@@ -58,7 +58,7 @@ def krippendorff_alpha(units: Sequence[Unit]) -> Optional[float]:
 
 
 def interval(values: Sequence[Fraction], level: float = 0.95) -> Optional[tuple[float, float]]:
-    """Student's confidence interval of the mean; None where the values do not differ."""
+    """Return Student's confidence interval of the mean; None if all values are equal."""
     if len(set(values)) < 2:
         return None
     from scipy import stats
@@ -68,12 +68,12 @@ def interval(values: Sequence[Fraction], level: float = 0.95) -> Optional[tuple[
 
 
 def no_test(reason: str) -> dict[str, Any]:
-    """A test without a result."""
+    """Return a test without a result."""
     return {"t": None, "df": None, "p": None, "why_not": reason}
 
 
 def t_test(better: Sequence[Fraction], other: Sequence[Fraction], paired: bool) -> dict[str, Any]:
-    """One-tailed t-test of H1: the mean of ``better`` is greater; Welch's where not paired, or why there is none."""
+    """Return a one-tailed t-test of H1: the mean of ``better`` is greater (Welch's if not ``paired``), or why not."""
     n = len(better)
     if n < 2:
         return no_test("needs at least two sets")
@@ -91,7 +91,7 @@ def t_test(better: Sequence[Fraction], other: Sequence[Fraction], paired: bool) 
 
     xs, ys = [float(x) for x in better], [float(y) for y in other]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one system may have the same score everywhere, which scipy warns of
+        warnings.simplefilter("ignore")  # scipy warns if a system has the same score everywhere
         if paired:
             test = stats.ttest_rel(xs, ys, alternative="greater")
         else:

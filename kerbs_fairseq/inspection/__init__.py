@@ -1,1 +1,1 @@
-"""Tools: the commands that a person runs beside fairseq's own."""
+"""``kerbs-inspect``: what a trained KerBS model has learned."""

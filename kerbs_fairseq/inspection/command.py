@@ -1,7 +1,7 @@
-"""``kerbs-inspect CHECKPOINT``: what a trained KerBS model has learned, in the terminal or as JSON.
+"""``kerbs-inspect CHECKPOINT``: print what a trained KerBS model has learned, as text or JSON.
 
-Words by number of senses (Table 5 of the paper), words that won and lost most senses, θ of wide and narrow words
-(Figure 3), idle senses; with --word one word in detail, and with --data the contexts in which each sense is meant.
+Words by number of senses (Table 5 of the paper), words that gained and lost most senses, words with the largest and
+smallest θ (Figure 3), idle senses; with --word the senses of a word, and with --data their contexts.
 """
 
 import argparse
@@ -30,7 +30,7 @@ BAR = 20  # characters of the longest bar
 
 
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="checkpoint of a model trained with --arch kerbs_…")
     parser.add_argument("--data", type=Path, help="folder that fairseq-preprocess wrote: for names and contexts")
@@ -47,7 +47,7 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
 
 
 def add_code_options(parser: argparse.ArgumentParser) -> None:
-    """Options for what runs code that comes with a model."""
+    """Add the options that control whether code of a checkpoint is run."""
     parser.add_argument("--user-dir", type=Path, help="code of a model of your own, as in training")
     parser.add_argument(
         "--trust", action="store_true",
@@ -56,7 +56,7 @@ def add_code_options(parser: argparse.ArgumentParser) -> None:
 
 
 def inspect(args: argparse.Namespace) -> dict[str, Any]:
-    """Everything that was asked for, as plain data."""
+    """Return everything that was asked for, as plain data."""
     for name in ("contexts", "samples"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: at least 1")
@@ -75,7 +75,7 @@ def inspect(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_contexts(words: list[dict[str, Any]], model: Learned, args: argparse.Namespace) -> None:
-    """To each sense the sentences in which it is the likeliest, and how often it was."""
+    """Add to each sense the sentences in which it is the most likely one, and how often it was."""
     from kerbs_fairseq.inspection.contexts import import_code, occurrences  # loads fairseq and all its models
 
     import_code(model.code, args.user_dir, args.trust)
@@ -98,7 +98,7 @@ def add_contexts(words: list[dict[str, Any]], model: Learned, args: argparse.Nam
 
 
 def table(title: str, *columns: str) -> Table:
-    """Numbers to the right, the rest to the left."""
+    """Return an empty table; columns whose names begin with > are right-aligned."""
     built = Table(title=title, box=None, pad_edge=False)
     for column in columns:
         built.add_column(column.strip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
@@ -106,13 +106,13 @@ def table(title: str, *columns: str) -> Table:
 
 
 def row(built: Table, *cells: object) -> None:
-    """Numbers with three digits, words so that they can be seen."""
+    """Add a row: floats with three digits, control characters made visible."""
     texts = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells)
     built.add_row(*(Text("\n".join(map(visible, text.split("\n")))) for text in texts))
 
 
 def show(result: dict[str, Any], terminal: Console) -> None:
-    """Print tables."""
+    """Print all tables."""
     model = result["model"]
     terminal.print(
         f"{model['senses']} senses of {model['words']} words, {model['features']} features, kernel {model['kernel']}, "
@@ -139,7 +139,7 @@ def show(result: dict[str, Any], terminal: Console) -> None:
 
 
 def senses_table(result: dict[str, Any]) -> Table:
-    """Words by number of senses."""
+    """Return the table of words by number of senses."""
     built = table("Senses per word", ">senses", ">words", "", "such as")
     most = max(1, *(line["words"] for line in result["senses_per_word"]))
     for line in result["senses_per_word"]:
@@ -149,7 +149,7 @@ def senses_table(result: dict[str, Any]) -> Table:
 
 
 def movers_tables(result: dict[str, Any]) -> list[Table]:
-    """Words that won and lost."""
+    """Return the table of words that gained and lost senses, if there are any."""
     built = table("Most moved", "", "word", ">senses at the start", ">now")
     for what, lines in result["movers"].items():
         for line in lines:
@@ -158,7 +158,7 @@ def movers_tables(result: dict[str, Any]) -> list[Table]:
 
 
 def theta_tables(result: dict[str, Any]) -> list[Table]:
-    """θ: quantiles, extremes, groups."""
+    """Return the tables of θ: quantiles, extremes, groups."""
     theta = result["theta"]
     groups = table("Groups", "group", ">words", ">θ", ">spread", ">senses per word")
     for name, line in result["groups"].items():
@@ -175,7 +175,7 @@ def theta_tables(result: dict[str, Any]) -> list[Table]:
 
 
 def bias_tables(result: dict[str, Any]) -> list[Table]:
-    """Quantiles of the biases, in a model that has them."""
+    """Return the table of quantiles of the bias, if the model has one."""
     if not result["bias"]:
         return []
     quantiles = table("Bias of all senses", *(f">{name}" for name in result["bias"]["quantiles"]))
@@ -184,7 +184,7 @@ def bias_tables(result: dict[str, Any]) -> list[Table]:
 
 
 def idle_table(result: dict[str, Any]) -> Table:
-    """Senses without use."""
+    """Return the table of idle senses."""
     idle = result["idle"]
     title = (
         f"Idle senses: {idle['senses']} ({idle['share']:.1%}), with less than {findings.IDLE:.0%} of their word's usage"
@@ -196,7 +196,7 @@ def idle_table(result: dict[str, Any]) -> Table:
 
 
 def word_table(word: dict[str, Any]) -> Table:
-    """One word in detail."""
+    """Return the table of the senses of a word."""
     count = "" if word["count"] is None else f", {word['count']} times in training"
     columns = [">sense", ">θ", ">bias", ">share of usage", ">length", "nearest senses of other words"]
     with_contexts = any("contexts" in sense for sense in word["senses"])
@@ -219,7 +219,7 @@ def word_table(word: dict[str, Any]) -> Table:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without fairseq's chatter, and torch's."""
+    """Silence logs and warnings of fairseq and torch."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Real contexts of words: every time a word is the target, which of its senses is the likely one, and the sentence."""
+"""Contexts of words in data: for each occurrence of a word as a target, its most likely sense, and the sentence."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -15,36 +15,36 @@ from kerbs_fairseq.plugin.decoders import features_of
 from kerbs_fairseq.runs.checkpoint import Code
 from kerbs_fairseq.runs.errors import UserError, told
 
-TOKENS = 4000  # of a batch
-AROUND = 15  # words before and after that make a context: language models read in blocks
+TOKENS = 4000  # per batch
+AROUND = 15  # words of context before and after: language models read in blocks
 
 
 class Occurrence(NamedTuple):
-    """One time that a word was to be predicted."""
+    """One occurrence of a word as a target."""
 
     word: int
-    sense: int  # the likely one
-    probability: float  # of it among the senses of the word
+    sense: int  # the most likely one
+    probability: float  # of this sense among the senses of the word
     feature: Tensor  # (d,)
-    sentence: tuple[str, ...]  # or the part of it around the word
-    position: int  # in this part
-    line: int  # of the split; of a block, if a language model reads in blocks
-    column: int  # the word of the line
+    sentence: tuple[str, ...]  # or its part around the word
+    position: int  # of the word in ``sentence``
+    line: int  # of the split; the block, if a language model reads in blocks
+    column: int  # position of the word in the line
 
 
 class Matches(NamedTuple):
-    """The n times that wanted words are targets in a batch."""
+    """The n occurrences of wanted words as targets in a batch."""
 
     rows: Tensor  # (n,)
     columns: Tensor  # (n,)
     words: Tensor  # (n,)
     features: Tensor  # (n, d)
-    senses: Tensor  # (n,): the likely ones
-    probabilities: Tensor  # (n,): of them among the senses of their words
+    senses: Tensor  # (n,): the most likely ones
+    probabilities: Tensor  # (n,): of these senses among those of their words
 
 
 def import_code(code: Optional[Code], user_dir: Optional[Path], trust: bool = False) -> None:
-    """Import the ``user_dir`` that a model needs; the one that its checkpoint names only if that is to be trusted."""
+    """Import the ``user_dir`` that a model needs; the one named in its checkpoint only with ``trust``."""
     folder = str(user_dir or "")
     known = code is not None and code.architecture in {**models.ARCH_MODEL_REGISTRY, **models.MODEL_REGISTRY}
     if not folder and code is not None and code.user_dir and not (known and code.task in tasks.TASK_REGISTRY):
@@ -75,17 +75,17 @@ class Reader:
 
     @property
     def dictionary(self) -> Any:
-        """Of the target."""
+        """The dictionary of the target."""
         return self.task.target_dictionary
 
     def batches(self, tokens: int = TOKENS, shuffle: bool = False) -> Iterator[dict[str, Any]]:
-        """The split in batches of at most ``tokens``; shuffled always the same way."""
+        """Yield the split in batches of at most ``tokens``; shuffling is deterministic."""
         with told(f"{self.split} cannot be read, its files may be damaged"):
             dataset = self.task.dataset(self.split)
             longest = max((int(dataset.num_tokens(i)) for i in range(len(dataset))), default=0)
             iterator = self.task.get_batch_iterator(
                 dataset,
-                max_tokens=max(tokens, longest),  # a language model may read in blocks that are longer than a batch
+                max_tokens=max(tokens, longest),  # the blocks of a language model may be longer than a batch
                 max_positions=utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions()),
                 ignore_invalid_inputs=True,
                 seed=1,
@@ -95,14 +95,14 @@ class Reader:
                     yield self.checked(batch)
 
     def checked(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The same batch, if all its target words are in the dictionary."""
+        """Return the batch; a :class:`UserError` if a target word is not in the dictionary."""
         if int(batch["target"].min()) < 0 or int(batch["target"].max()) >= len(self.dictionary):
             raise UserError(f"{self.split} has words that are not in the dictionary: it is damaged, or of other data")
         return batch
 
     @torch.no_grad()
     def find(self, batch: dict[str, Any], wanted: Tensor) -> Matches:
-        """Where in a batch words are targets that are ``wanted`` (words,), and which senses are meant."""
+        """Find the targets of a batch that are ``wanted`` (words,), and their most likely senses."""
         with told(f"the model cannot be run on {self.split}"), features_of(self.model.decoder):
             features = self.model(**batch["net_input"])[0]  # (sentences, length, d)
         if not bool(torch.isfinite(features).all()):
@@ -117,23 +117,23 @@ class Reader:
         return Matches(rows, columns, words, chosen, own.gather(1, best).squeeze(1), weights.gather(1, best).squeeze(1))
 
     def sentence(self, batch: dict[str, Any], row: int) -> tuple[str, ...]:
-        """The words of one target."""
+        """Return the words of one target sentence."""
         tokens = batch["target"][row]
         return tuple(self.dictionary[t] for t in tokens[tokens != self.dictionary.pad()].tolist())
 
     def position(self, batch: dict[str, Any], row: int, column: int) -> int:
-        """Which of these words a column is: padding may be on the left."""
+        """Return the position of a column in :meth:`sentence`; padding may be on the left."""
         return int((batch["target"][row, :column] != self.dictionary.pad()).sum())
 
 
 def around(sentence: tuple[str, ...], position: int) -> tuple[tuple[str, ...], int]:
-    """The part of a sentence around a word, and the word's place in it."""
+    """Return the part of a sentence around a word, and the position of the word in it."""
     first, last = max(0, position - AROUND), position + AROUND + 1
     return sentence[first:last], position - first
 
 
 def occurrences(checkpoint: Path, data: Path, split: str, words: Sequence[int]) -> Iterator[Occurrence]:
-    """Go through a split of a preprocessed corpus with the model."""
+    """Yield every occurrence of ``words`` as a target in a split of a preprocessed corpus."""
     reader = Reader(checkpoint, data, split)
     wanted = torch.zeros(len(reader.dictionary), dtype=torch.bool)
     wanted[list(words)] = True
@@ -143,7 +143,7 @@ def occurrences(checkpoint: Path, data: Path, split: str, words: Sequence[int]) 
 
 
 def in_batch(reader: Reader, batch: dict[str, Any], matches: Matches) -> Iterator[Occurrence]:
-    """The matches of one batch, one by one."""
+    """Yield the matches of one batch."""
     sentences: dict[int, tuple[str, ...]] = {}
     rows, columns, words, senses, probabilities = (
         part.tolist() for part in (matches.rows, matches.columns, matches.words, matches.senses, matches.probabilities)

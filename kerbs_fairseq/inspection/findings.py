@@ -1,4 +1,4 @@
-"""What there is to say of a trained KerBS model, as plain Python data: for the terminal, for JSON and for reports."""
+"""Properties of a trained KerBS model as plain Python data, for the terminal, for JSON and for reports."""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from kerbs_fairseq.inspection.learned import SPECIAL, Learned
 
-IDLE = 0.01  # a sense with less than this share of its word's usage
+IDLE = 0.01  # a sense with less than this share of its word's usage is idle
 
 
 def overview(model: Learned) -> dict[str, Any]:
-    """The model in numbers."""
+    """Return sizes, options and counters of the model."""
     S, d = model.vectors.shape
     kept = (
         "kerbs_senses",
@@ -39,7 +39,7 @@ def overview(model: Learned) -> dict[str, Any]:
 
 
 def by_number(model: Learned, samples: int = 8) -> list[dict[str, Any]]:
-    """Table 5 of the paper: how many words have so many senses, and the most frequent of them."""
+    """Return Table 5 of the paper: for each number of senses, the number of words and the most frequent of them."""
     numbers = model.numbers.tolist()
     groups: dict[int, dict[str, Any]] = {}
     for word in by_frequency(model):
@@ -51,14 +51,14 @@ def by_number(model: Learned, samples: int = 8) -> list[dict[str, Any]]:
 
 
 def by_frequency(model: Learned) -> list[int]:
-    """Words, most frequent first; special symbols left out."""
+    """Return the words, most frequent first, without special symbols."""
     how_often = model.seen if model.counts is None else model.counts.float()
     order = torch.argsort(how_often, descending=True, stable=True).tolist()
     return [i for i in order if i >= SPECIAL]
 
 
 def movers(model: Learned, most: int = 8) -> dict[str, list[dict[str, Any]]]:
-    """The words that have won and lost most senses since the start; empty if the checkpoint does not know the start."""
+    """Return the words that gained and lost most senses since the start; empty if the start is not known."""
     first = model.initial
     if first is None:
         return {}
@@ -76,12 +76,12 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def quantiles_of(values: Tensor) -> dict[str, float]:
-    """The quantiles that are shown of ``values`` (S,), by their names."""
+    """Return :data:`QUANTILES` of ``values`` (S,), by name."""
     return dict(zip((f"{100 * p:g}%" for p in QUANTILES), torch.quantile(values, torch.tensor(QUANTILES)).tolist()))
 
 
 def widths(model: Learned, most: int = 8) -> dict[str, Any]:
-    """θ over all senses, by number of senses, and the words with the widest and the narrowest (Figure 3)."""
+    """Return quantiles of θ, its mean by number of senses, and the words with the largest and smallest (Figure 3)."""
     if model.kernel == "dot":
         return {}
     of_word = model.word_theta()
@@ -101,7 +101,7 @@ def widths(model: Learned, most: int = 8) -> dict[str, Any]:
 
 
 def group(model: Learned, words: Sequence[str]) -> dict[str, Any]:
-    """θ and senses of a group of words."""
+    """Return mean and standard deviation of θ, and mean number of senses, of a group of words."""
     at = [model.find(word) for word in words]
     of_word = model.word_theta()[at]
     return {
@@ -113,7 +113,7 @@ def group(model: Learned, words: Sequence[str]) -> dict[str, Any]:
 
 
 def idle(model: Learned, most: int = 8) -> dict[str, Any]:
-    """Senses that their words hardly use."""
+    """Return number and share of idle senses, and the words with most of them."""
     unused = (model.share < IDLE).nonzero().flatten()
     numbers = torch.bincount(model.sense_to_word[unused], minlength=model.n_words)
     order = sorted((i for i in by_frequency(model) if numbers[i]), key=lambda i: -int(numbers[i]))
@@ -125,7 +125,7 @@ def idle(model: Learned, most: int = 8) -> dict[str, Any]:
 
 
 def word_in_detail(model: Learned, word: str, nearest: int = 5) -> dict[str, Any]:
-    """One word: its senses with θ, bias, share of usage, length and the nearest senses of other words."""
+    """Return the senses of a word with θ, bias, share of usage, length and the nearest senses of other words."""
     at = model.find(word)
     unit = functional.normalize(model.vectors)
     senses = []
@@ -150,7 +150,7 @@ def word_in_detail(model: Learned, word: str, nearest: int = 5) -> dict[str, Any
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's, of two columns of equal length; 0 if one is the same everywhere, or too short to say."""
+    """Return Spearman's rank correlation; 0 if one side is constant, or if there are fewer than three values."""
     from scipy.stats import spearmanr
 
     if len(a) < 3 or len(set(a)) < 2 or len(set(b)) < 2:
@@ -159,7 +159,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def everything(model: Learned, samples: int = 8) -> dict[str, Any]:
-    """All but words in detail."""
+    """Return all findings except the details of single words."""
     return {
         "model": overview(model),
         "senses_per_word": by_number(model, samples),
@@ -171,7 +171,7 @@ def everything(model: Learned, samples: int = 8) -> dict[str, Any]:
 
 
 def without_nan(data: Any) -> Any:
-    """The same with None for numbers that JSON does not have."""
+    """Return ``data`` with None for numbers that JSON does not have: NaN and infinities."""
     if isinstance(data, dict):
         return {name: without_nan(value) for name, value in data.items()}
     if isinstance(data, (list, tuple)):

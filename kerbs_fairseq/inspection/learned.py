@@ -1,4 +1,4 @@
-"""What a KerBS checkpoint has learned, read without building the model: senses, θ, usage, and the words' names."""
+"""The senses, θ, usage and words of a KerBS checkpoint, read without building the model."""
 
 import difflib
 from collections.abc import Iterator
@@ -15,62 +15,62 @@ from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs.checkpoint import Checkpoint, Code, fingerprint, integer, whole
 from kerbs_fairseq.runs.errors import UserError, told
 
-SPECIAL = 4  # symbols at the start of every dictionary of fairseq's
+SPECIAL = 4  # special symbols at the start of every fairseq dictionary
 
 
 @dataclass
 class Learned:
-    """S senses of V words with d features."""
+    """The output layer of a checkpoint: S senses of V words with d features."""
 
     vectors: Tensor  # (S, d)
     theta: Tensor  # (S,); 0 for the kernel ``dot``
-    bias: Optional[Tensor]  # (S,); None for a model without
+    bias: Optional[Tensor]  # (S,); None for a model without bias
     sense_to_word: Tensor  # (S,)
     usage: Tensor  # (S,)
     kernel: str
     words: list[str]
-    counts: Optional[Tensor]  # (V,): of the dictionary; None if there is none
+    counts: Optional[Tensor]  # (V,): of the dictionary; None if no dictionary was found
     options: dict[str, Any]  # of the model
     updates: int
     moves: int
     initial: Optional[Tensor] = None  # (V,): senses per word at the start; None in old checkpoints
-    same_dictionary: Optional[bool] = None  # whether ``words`` are those of the training; None: unknown
-    code: Optional[Code] = None  # what it takes to build the model
+    same_dictionary: Optional[bool] = None  # whether ``words`` are those of the training; None: not known
+    code: Optional[Code] = None  # names needed to build the model
 
     @property
     def n_words(self) -> int:
-        """V."""
+        """V, the number of words."""
         return len(self.words)
 
     @property
     def numbers(self) -> Tensor:
-        """How many senses each word has (V,)."""
+        """Number of senses of each word (V,)."""
         return torch.bincount(self.sense_to_word, minlength=self.n_words)
 
     @property
     def share(self) -> Tensor:
-        """The share of each sense in the usage of its word (S,); equal shares in a word that was never seen."""
-        usage = self.usage.double()  # that of a word that has not been seen for long is too small for float32
+        """Share of each sense in the usage of its word (S,); equal shares for a word that never occurred."""
+        usage = self.usage.double()  # the usage of a word that has not occurred for long underflows in float32
         total = torch.zeros(self.n_words, dtype=usage.dtype).index_add(0, self.sense_to_word, usage)[self.sense_to_word]
         return torch.where(total > 0, usage / total, 1 / self.numbers[self.sense_to_word]).float()
 
     @property
     def seen(self) -> Tensor:
-        """How much each word is used (V,); 0 if it was never a target."""
+        """Usage of each word (V,); 0 if it was never a target."""
         return torch.zeros(self.n_words).index_add(0, self.sense_to_word, self.usage)
 
     def senses_of(self, word: int) -> list[int]:
-        """Its senses, most used first."""
+        """Return the senses of a word, most used first."""
         own = (self.sense_to_word == word).nonzero().flatten()
         return own[torch.argsort(self.usage[own], descending=True, stable=True)].tolist()
 
     def word_theta(self) -> Tensor:
-        """θ of each word (V,): of its senses, weighted by usage."""
+        """Return θ of each word (V,): the mean of its senses, weighted by usage."""
         return torch.zeros(self.n_words).index_add(0, self.sense_to_word, self.theta * self.share)
 
     def find(self, word: str) -> int:
-        """Its number, or a :class:`UserError` with the words nearest to it."""
-        for spelled in (f"▁{word}", word):  # ▁ is how sentencepiece writes the start of a word
+        """Return the number of a word; a :class:`UserError` with similar words if it is unknown."""
+        for spelled in (f"▁{word}", word):  # sentencepiece marks the start of a word by ▁
             if spelled in self.words:
                 return self.words.index(spelled)
         near = difflib.get_close_matches(word, self.words, 5, 0.5) or difflib.get_close_matches(
@@ -81,12 +81,12 @@ class Learned:
 
 
 def load(path: Path, data: Optional[Path] = None, trust: bool = False) -> Learned:
-    """Read a checkpoint; ``data`` is a folder of fairseq-preprocess, for the words' names."""
+    """Read a checkpoint; ``data`` is an output folder of fairseq-preprocess, for the names of the words."""
     return learned_of(schema.load(path, trust), data)
 
 
 def learned_of(checkpoint: Checkpoint, data: Optional[Path] = None) -> Learned:
-    """The same from a checkpoint that has been read."""
+    """Return what a checkpoint has learned; ``data`` as in :func:`load`."""
     head = sound(checkpoint)
     kernel = KERNELS[int(head[schema.KERNEL])]
     sense_to_word = head[schema.MAP].long()
@@ -101,7 +101,7 @@ def learned_of(checkpoint: Checkpoint, data: Optional[Path] = None) -> Learned:
         theta=torch.zeros(S) if theta is None else theta_of(theta, kernel, options),
         bias=bias,
         sense_to_word=sense_to_word,
-        usage=head.get(schema.USAGE, torch.zeros(S)).float(),  # none in old checkpoints
+        usage=head.get(schema.USAGE, torch.zeros(S)).float(),  # missing in old checkpoints
         kernel=kernel,
         words=words,
         counts=counts,
@@ -115,7 +115,7 @@ def learned_of(checkpoint: Checkpoint, data: Optional[Path] = None) -> Learned:
 
 
 def sound(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The tensors of the KerBS layer, or what is wrong with them: a file may have been edited."""
+    """Return the tensors of the KerBS layer; a :class:`UserError` if they are invalid, as a file may be edited."""
     head, path = checkpoint.head, checkpoint.path
     if not head:
         why = {"MoS": "it is a mixture of softmaxes", "softmax": "it has no senses"}[checkpoint.layer]
@@ -133,7 +133,7 @@ def sound(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def faults(head: dict[str, Tensor]) -> Iterator[str]:
-    """What is wrong with the tensors of a KerBS layer."""
+    """Yield what is wrong with the tensors of a KerBS layer."""
     vectors, words, kernel = head[schema.VECTORS], head[schema.MAP], integer(head[schema.KERNEL])
     if vectors.dim() != 2 or not vectors.numel() or not vectors.is_floating_point():
         yield f"{schema.VECTORS} is not a matrix of numbers"
@@ -158,7 +158,7 @@ def faults(head: dict[str, Tensor]) -> Iterator[str]:
 
 
 def theta_of(raw: Tensor, kernel: str, options: dict[str, Any]) -> Tensor:
-    """θ (S,) as the kernel uses it."""
+    """Return θ (S,) as the kernel uses it."""
     if kernel == "released":
         return released_theta(raw)
     try:
@@ -171,7 +171,7 @@ def theta_of(raw: Tensor, kernel: str, options: dict[str, Any]) -> Tensor:
 def names(
     n_words: int, task: dict[str, Any], data: Optional[Path], vocabulary: Optional[int] = None
 ) -> tuple[list[str], Optional[Tensor], Optional[bool]]:
-    """The words, their counts, and whether they are those of the training (None if the checkpoint does not say).
+    """Return the words, their counts, and whether they are those of the training (None if that is not known).
 
     ``vocabulary`` is the fingerprint of the dictionary of the training. Without a dictionary that fits, the words are
     numbers.
@@ -180,7 +180,7 @@ def names(
     problem = None
     for path in dictionaries(folder, task):
         symbols, counts = read_dictionary(path)
-        cut = whole(task.get("output_dictionary_size") or 0) == n_words  # a language model with fewer words
+        cut = whole(task.get("output_dictionary_size") or 0) == n_words  # a language model with a smaller output
         if len(symbols) != n_words and not (cut and len(symbols) > n_words):
             problem = problem or f"{path} has {len(symbols)} words, the model has {n_words}"
             continue
@@ -195,7 +195,7 @@ def names(
 
 
 def read_dictionary(path: Path) -> tuple[list[str], list[int]]:
-    """Symbols and counts, as fairseq reads them."""
+    """Return symbols and counts, read by fairseq."""
     from fairseq.data import Dictionary
 
     with told(f"{path} cannot be read as a dictionary"):
@@ -204,7 +204,7 @@ def read_dictionary(path: Path) -> tuple[list[str], list[int]]:
 
 
 def dictionaries(folder: Path, task: dict[str, Any]) -> list[Path]:
-    """Files that may be the target's dictionary, the likeliest first: found as fairseq's tasks find it."""
+    """Return files that may be the target's dictionary, the most likely first, as fairseq's tasks look for it."""
     from fairseq.data.data_utils import infer_language_pair
 
     target = task.get("target_lang")
@@ -218,7 +218,7 @@ def dictionaries(folder: Path, task: dict[str, Any]) -> list[Path]:
 
 
 def refuse_data(data: Path, problem: Optional[str]) -> NoReturn:
-    """Say why no word can be named by it."""
+    """Raise the error that explains why ``data`` has no suitable dictionary."""
     if not data.is_dir():
         raise UserError(f"--data {data} is not a directory")
     raise UserError(

@@ -1,4 +1,4 @@
-"""The decoder's input embedding, tied to the senses: in the place of an ``nn.Embedding``."""
+"""The decoder's input embedding, tied to the senses of the output layer. It replaces an ``nn.Embedding``."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ INPUTS = ("untied", "usage", "posterior")
 
 
 class Gathered(NamedTuple):
-    """What some words are made of: their senses (..., k), the vectors (..., k, d), θ and bias (..., k) if any."""
+    """The senses of some words: indices ``own`` (..., k), vectors (..., k, d), θ and bias (..., k) or None."""
 
     own: Tensor
     vectors: Tensor
@@ -24,32 +24,32 @@ class Gathered(NamedTuple):
     bias: Optional[Tensor]
 
     def steps(self) -> "list[Gathered]":
-        """(batch, length, ...) as one (batch, 1, ...) for each step."""
+        """Split (batch, length, ...) into one (batch, 1, ...) per step."""
         parts = [[None] * self.own.size(1) if x is None else x.split(1, 1) for x in self]
         return [Gathered(*step) for step in zip(*parts)]
 
     def detached(self) -> "Gathered":
-        """The same without gradients."""
+        """Return a copy without gradients, which shares the data."""
         theta, bias = (None if x is None else x.detach() for x in (self.theta, self.bias))
         return Gathered(self.own, self.vectors.detach(), theta, bias)
 
     def without_first(self) -> "Gathered":
-        """(batch, length, ...) from the second step on."""
+        """Return (batch, length − 1, ...), without the first step."""
         theta, bias = (None if x is None else x[:, 1:] for x in (self.theta, self.bias))
         return Gathered(self.own[:, 1:], self.vectors[:, 1:], theta, bias)
 
 
-# (module, (words, weights, contexts)) of the innermost SenseInput.given; not on the module: threads may share it
+# (module, (words, weights, contexts)) of the innermost SenseInput.given; not an attribute: threads may share a module
 _GIVEN: ContextVar[tuple[Any, tuple[Optional[Gathered], Optional[Tensor], Optional[Tensor]]]] = ContextVar(
     "given", default=(None, (None, None, None))
 )
 
 
 class SenseInput(nn.Module):
-    """Words (...) → input vectors (..., d), made of the sense vectors of an output layer; it has nothing of its own.
+    """Input vectors (..., d) of words (...), from the sense vectors of an output layer; it has no parameters.
 
-    The senses of a word are weighted by how much each is used, or, inside :meth:`given`, as said there. The word
-    ``padding_idx`` has one sense, which learns nothing from being an input, as in ``nn.Embedding``.
+    The senses of a word are weighted by their usage, or as described in :meth:`given` within that context. The word
+    ``padding_idx`` has one sense, which gets no gradient from the input, as in ``nn.Embedding``.
     """
 
     head: KernelizedBayesianSoftmax
@@ -58,14 +58,14 @@ class SenseInput(nn.Module):
         self, head: KernelizedBayesianSoftmax, padding_idx: Optional[int] = None, choice: str = "usage"
     ) -> None:
         super().__init__()
-        # how the senses are weighted is part of what a model has learned, so a checkpoint says it
+        # how the senses are weighted is part of the trained model, so it is saved in the checkpoint
         self.register_buffer("choice_id", torch.tensor(INPUTS.index(choice)))
         self.__dict__["head"] = head  # not a submodule: its parameters belong to the output layer
         self.padding_idx, self.embedding_dim, self.num_embeddings = padding_idx, head.in_features, head.n_words
         self._padding_sense: tuple[Optional[SenseIndex], Optional[int]] = (None, None)
 
     def gather(self, tokens: Tensor) -> Gathered:
-        """What the words (...) are made of; once for all steps, as its backward pass fills a whole table."""
+        """Gather the senses of the words (...); once for all steps, as each backward pass fills a whole table."""
         table = self.head.senses
         own = table.index.rows(tokens)
         vectors = own_vectors(table.vectors, own, self.padding_sense())
@@ -73,7 +73,7 @@ class SenseInput(nn.Module):
         return Gathered(own, vectors, theta, bias)
 
     def padding_sense(self) -> Optional[int]:
-        """The sense of the padding word; looked up again only when the map has changed, as it waits for the device."""
+        """Return the sense of the padding word; cached until the map changes, as it synchronizes with the device."""
         index = self.head.senses.index
         if self._padding_sense[0] is not index:
             at = None if self.padding_idx is None else int(index.order[index.offsets[self.padding_idx]])
@@ -81,11 +81,11 @@ class SenseInput(nn.Module):
         return self._padding_sense[1]
 
     def prior(self, words: Gathered) -> Tensor:
-        """Weights (..., k) where nothing is known of the context."""
+        """Return weights (..., k) by usage, for use without a context."""
         return usage_weights(self.head.statistics.usage, words.own)
 
     def posterior(self, contexts: Tensor, words: Gathered) -> Tensor:
-        """Weights (..., k) from the contexts (..., d) that were asked to predict the words."""
+        """Return weights (..., k) given the contexts (..., d) from which the words were predicted."""
         kernel = self.head.senses.kernel
         return posterior_weights(contexts, words.vectors, words.theta, words.bias, words.own, kernel)
 
@@ -96,9 +96,9 @@ class SenseInput(nn.Module):
         weights: Optional[Tensor] = None,
         contexts: Optional[Tensor] = None,
     ) -> Iterator[None]:
-        """Within this context the ``words`` are gathered already, if there are any.
+        """Context in which :meth:`forward` uses ``words``, gathered before, if they are given.
 
-        They are weighted by ``weights`` (..., k), by the posterior given ``contexts`` (..., d), or by usage.
+        They are weighted by ``weights`` (..., k), else by the posterior given ``contexts`` (..., d), else by usage.
         """
         before = _GIVEN.set((self, (words, weights, contexts)))
         try:
@@ -107,7 +107,7 @@ class SenseInput(nn.Module):
             _GIVEN.reset(before)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(...) → (..., d)."""
+        """Return the input vectors of ``tokens``: (...) → (..., d)."""
         module, given = _GIVEN.get()
         words, weights, contexts = given if module is self else (None, None, None)
         if words is None:
@@ -117,5 +117,5 @@ class SenseInput(nn.Module):
         return weighted(weights, words.vectors)
 
     def extra_repr(self) -> str:
-        """What print(model) shows."""
+        """Return what print(model) shows."""
         return f"{self.num_embeddings} words, {self.embedding_dim} features, tied to the senses"

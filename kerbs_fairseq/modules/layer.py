@@ -25,37 +25,37 @@ from kerbs_fairseq.modules.statistics import SenseStatistics
 
 
 class Output(NamedTuple):
-    """What forward gives: log P(target) of every row (rows,), and the mean of its negative."""
+    """Result of forward: log P(target) of every row (rows,), and the mean of −log P(target) ()."""
 
     output: Tensor
     loss: Tensor
 
 
 class KernelizedBayesianSoftmax(nn.Module):
-    """The output layer of the paper: from features to words, through senses.
+    """The output layer of the paper: from features to word probabilities, through senses.
 
     Args:
         in_features: size d of a feature vector
         n_words: size V of the vocabulary
-        senses: senses per word on average; S = round(senses · V)
-        min_senses, max_senses: bounds for every word
-        init: first allocation: ``frequency`` (needs ``counts``), ``random`` or ``uniform``; None: by frequency if there
-            are counts, else at random
-        power, min_count: of ``frequency``: the next sense goes to the word with the largest count^power / senses, and
-            to none that would have fewer than ``min_count`` occurrences per sense
-        init_vectors: first vectors: ``near`` (the senses of a word start near each other), ``clone`` or ``random``
+        senses: senses per word on average, without the words in ``single``; ``min_count`` may leave fewer
+        min_senses, max_senses: bounds for every word that is not in ``single``
+        init: initial allocation: ``frequency`` (needs ``counts``), ``random`` or ``uniform``; None: by frequency if
+            there are counts, else at random
+        power, min_count: for ``frequency``: the next sense goes to the word with the largest count^power / senses, but
+            not if the word would have fewer than ``min_count`` occurrences per sense
+        init_vectors: initial vectors: ``near`` (the senses of a word start near each other), ``clone`` or ``random``
         kernel: ``paper``, ``dot`` (inner product) or ``released`` (as in the authors' code)
-        bias: a bias per sense that starts at ``zero``, at −log of its word's senses (``log``), or ``none``
-        theta_init, theta_bound: where θ starts, and how far it can go
+        bias: initial bias of a sense: ``zero``, or ``log`` for −log of its word's senses; ``none``: no bias
+        theta_init, theta_bound: initial θ, and the bound of |θ|
         counts: how often each word occurs (words,)
         single: words that keep one sense (special symbols)
-        word_vectors: vectors (words, d) that the senses start from; drawn if there are none
-        word_bias: biases (words,) that those of the senses start from
-        chunk: tokens whose scores are in memory at a time; 0 chooses
+        word_vectors: vectors (words, d) from which the sense vectors are initialized; None: random
+        word_bias: biases (words,) that are added to the initial biases of the senses
+        chunk: tokens whose scores are in memory at a time; 0: an automatic choice
         reference: use the plain implementation, which keeps all scores in memory
-        seed: of allocation and vectors
-        decay: β, how fast the statistics forget
-        theta_rate, bias_rate: factors of the learning rates of θ and bias, under optimizers that normalise gradients
+        seed: seed of the allocation and the vectors
+        decay: β, the decay of the moving statistics
+        theta_rate, bias_rate: factors of the learning rates of θ and bias, under optimizers that normalize gradients
         vocabulary: a fingerprint of the dictionary, saved with the model; 0: unknown
     """
 
@@ -134,7 +134,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         return self.senses.n_words
 
     def forward(self, input: Tensor, target: Tensor) -> Output:
-        """``input`` (rows, d) or (d,), ``target`` (rows,) or () → log P(target), and the mean loss."""
+        """Return log P(target) and the mean loss: ``input`` (rows, d) or (d,), ``target`` (rows,) or ()."""
         if input.size(-1) != self.in_features or input.shape[:-1] != target.shape:
             wanted = (*target.shape, self.in_features)
             raise RuntimeError(f"input has the shape {tuple(input.shape)}, and for this target {wanted} is needed")
@@ -146,7 +146,7 @@ class KernelizedBayesianSoftmax(nn.Module):
     def loss(
         self, features: Tensor, target: Tensor, weight: Optional[Tensor] = None, label_smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor]:
-        """Σ weight · loss and log P(target): ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,)."""
+        """Return Σ weight · loss and log P(target): ``features`` (tokens, d), ``target`` and ``weight`` (tokens,)."""
         self.check(features, target, label_smoothing)
         if weight is not None and weight.shape != target.shape:
             raise RuntimeError(f"weight has the shape {tuple(weight.shape)}, and {tuple(target.shape)} is needed")
@@ -160,7 +160,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         return result.loss, result.log_prob
 
     def check(self, features: Tensor, target: Tensor, label_smoothing: float) -> None:
-        """Refuse what the loss is not defined for; does not wait for a device."""
+        """Raise an error for inputs that the loss is not defined for; does not synchronize with a GPU."""
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"a label smoothing of {label_smoothing:g}: it must be at least 0 and below 1")
         if features.dim() != 2 or features.size(1) != self.in_features or features.shape[:1] != target.shape:
@@ -176,13 +176,13 @@ class KernelizedBayesianSoftmax(nn.Module):
             raise RuntimeError(message)
 
     def count_when_differentiated(self, result: Loss, target: Tensor, weight: Optional[Tensor]) -> None:
-        """Have the statistics take in a batch with its gradients: ``target`` and ``weight`` (tokens,)."""
+        """Count the batch in the statistics when its loss is differentiated: ``target``, ``weight`` (tokens,)."""
         vectors, own = self.senses.vectors, self.senses.index.rows(target)
         log_prob, sense_log_prob = result.log_prob.detach(), result.sense_log_prob
 
         def count(by_loss: Optional[Tensor]) -> None:
-            # Whoever throws gradients away (a skipped update, too little memory) throws these counts away: no gradient
-            # yet means that a new update begins.
+            # If gradients are dropped (a skipped update, out of memory), so are these counts: no gradient yet means
+            # that a new update begins.
             anew = vectors.requires_grad and vectors.grad is None
             self.statistics.count(log_prob, sense_log_prob, own, target, weight, by_loss, anew)
 
@@ -190,9 +190,9 @@ class KernelizedBayesianSoftmax(nn.Module):
 
     @eager
     def log_prob(self, input: Tensor, scorer: Optional[WordScorer] = None) -> Tensor:
-        """log P of every word: ``input`` (..., d) → (..., words).
+        """Compute log P of every word: ``input`` (..., d) → (..., words).
 
-        Step after step with the same weights, without gradients: give it the :meth:`word_scorer` of the first step.
+        For many steps with the same weights and without gradients, make a :meth:`word_scorer` once and pass it.
         """
         if not input.dim() or input.size(-1) != self.in_features:
             raise RuntimeError(f"input has the shape {tuple(input.shape)}, and (..., {self.in_features}) is needed")
@@ -206,29 +206,29 @@ class KernelizedBayesianSoftmax(nn.Module):
         return log_probs.reshape(*input.shape[:-1], self.n_words)
 
     def adapt_to(self, state_dict: dict[str, Any], prefix: str = "") -> None:
-        """Take over what only a checkpoint knows; see :meth:`SenseTable.adapt_to`."""
+        """Adopt the number of senses and the bias of a checkpoint; see :meth:`SenseTable.adapt_to`."""
         self.senses.adapt_to(state_dict, f"{prefix}senses.")
         if self.statistics.n_senses != len(self.senses.vectors):
             self.statistics.resize(len(self.senses.vectors))
 
     def word_scorer(self) -> WordScorer:
-        """For the senses as they are now. The layer keeps none: not every change of weights can be seen (``.data``)."""
+        """Return a scorer for the current senses. Not cached: changes through ``.data`` cannot be detected."""
         return WordScorer(self.senses.senses(), self.used_senses(self.prune) if self.prune else None)
 
     @torch.no_grad()
     def used_senses(self, share: float) -> Tensor:
-        """A mask (senses,) of those that are left when each word loses its least used senses.
+        """Return a mask (senses,) of the senses that remain if the least used senses of each word are pruned.
 
-        They had, together, at most ``share`` of the word's usage in training; its most used sense stays. A word whose
-        usage is not known, as it is 0, keeps all.
+        Those pruned have together at most ``share`` of the word's usage in training; its most used sense remains. A
+        word without any usage keeps all its senses.
         """
         table, usage = self.senses, self.statistics.usage.double()
         index = table.index
         total = torch.zeros(self.n_words, dtype=usage.dtype, device=usage.device)
         total = total.index_add_(0, table.sense_to_word, usage)[table.sense_to_word]
-        # as a part of its word's: that of a rare word would be lost in a sum with the others'
+        # relative to the word: the usage of a rare word would be lost in a sum with that of other words
         part = torch.where(total > 0, usage / total, torch.ones_like(usage))
-        # by word, within a word by usage: the running sum within a word is that of all, less what came before the word
+        # sorted by word, then by usage: the running sum within a word is the total one minus its value before the word
         order = torch.argsort(part, stable=True)
         order = order[torch.argsort(table.sense_to_word[order], stable=True)]
         words = table.sense_to_word[order]
@@ -239,5 +239,5 @@ class KernelizedBayesianSoftmax(nn.Module):
         return torch.zeros_like(keep).index_put_((order,), keep)
 
     def predict(self, input: Tensor) -> Tensor:
-        """The most probable word: ``input`` (..., d) → (...)."""
+        """Return the most probable word: ``input`` (..., d) → (...)."""
         return self.log_prob(input).argmax(-1)

@@ -11,14 +11,14 @@ MOS_INITS = ("published", "identity")
 
 
 class MixtureOfSoftmaxes(nn.Module):
-    """P = Σ_k π_k(h) softmax(W f(A_k h + b_k)) over ``components`` k; W is given at call time, as it may be shared.
+    """P = Σ_k π_k(h) softmax(W f(A_k h + b_k)) over ``components`` k; W is passed at call time, as it may be shared.
 
-    ``init`` "published": f = tanh, as in Yang et al. "identity": f is linear, A_k = I and b_k = 0 at first, so that
-    every component, and hence the mixture, is the softmax of W h whatever π is. The π_k differ between contexts from
-    the start, so each component gets gradients of its own and they part.
+    ``init`` "published": f = tanh, as in Yang et al. "identity": f is linear, initially A_k = I and b_k = 0, so that
+    every component, and hence the mixture, is the softmax of W h for any π. The π_k differ between contexts from the
+    start, so that the components get different gradients and diverge.
 
-    Parameters: ``latent``, the A_k stacked (components · d, d) with the b_k, and ``prior``, from features to the scores
-    of π (components, d). ``dropout`` is that of f(A_k h + b_k), in training.
+    Parameters: ``latent``, the stacked A_k (components · d, d) with the b_k, and ``prior`` (components, d), from
+    features to the logits of π. ``dropout`` is applied to f(A_k h + b_k) in training.
     """
 
     def __init__(self, in_features: int, components: int = 3, dropout: float = 0.0, init: str = "published") -> None:
@@ -37,15 +37,15 @@ class MixtureOfSoftmaxes(nn.Module):
             with torch.no_grad():
                 self.latent.weight.copy_(torch.eye(in_features).repeat(components, 1))
                 self.latent.bias.zero_()
-                # scores of about 1 for features of length √d, as a layer norm gives them
+                # logits of about 1 for features of norm √d, as after a layer norm
                 self.prior.weight.normal_(std=in_features**-0.5)
 
     def log_prob(self, features: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """log P of every word: ``features`` (..., d) and ``project``: (..., d) → (..., words) give (..., words)."""
+        """Compute log P of every word (..., words) from ``features`` (..., d); ``project``: (..., d) → (..., words)."""
         log_prior = torch.log_softmax(at_least_float32(self.prior(features)), -1)
         latent = self.latent(features).unflatten(-1, (self.components, self.in_features))
         latent = self.dropout(latent if self.linear else torch.tanh(latent))
-        # one component after the other: a running log-sum-exp instead of a table of all of them
+        # one component at a time, with a running log-sum-exp, instead of a table of all components
         total = torch.empty(0)
         for k in range(self.components):
             part = torch.log_softmax(at_least_float32(project(latent[..., k, :])), -1) + log_prior[..., k : k + 1]

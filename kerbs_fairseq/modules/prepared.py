@@ -1,4 +1,4 @@
-"""A trained KerBS layer for use alone: prepared tables and plain torch operations, which TorchScript can compile."""
+"""A trained KerBS layer for inference only: prepared tables and plain torch operations, for TorchScript."""
 
 from typing import Optional
 
@@ -9,21 +9,21 @@ from kerbs_fairseq.functional.kernel import TINY, psi
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
 
-SMALLEST = 1e-20  # of a θ that is not 0
+SMALLEST = 1e-20  # in place of a smaller |θ|
 
 
 class PreparedSoftmax(nn.Module):
-    """Features (..., d) → log P (..., V), as the layer gave when this was made; it does not see later changes.
+    """Compute features (..., d) → log P (..., V) as the layer did when this was made; later changes have no effect.
 
-    Rows stand by rounds (:class:`~kerbs_fairseq.functional.words.Jagged`): the first sense of every word, then the
-    second of the words of ``several``, which have more, and so on. Senses that are not in ``keep`` (S,), a mask, are
-    left out. Products run in the precision of ``vectors``, which may be half; all else in float32, or float64 if the
-    features are.
+    Rows are ordered by rounds (:class:`~kerbs_fairseq.functional.words.Jagged`): the first sense of every word, then
+    the second sense of the words in ``several``, which have more than one, and so on. ``keep`` (S,) is a mask of the
+    senses to use; every word must keep one. Products have the dtype of ``vectors``, which may be half precision;
+    everything else is float32, or float64 if the features are.
     """
 
-    vectors: Tensor  # (S, d); at length 1 where the kernel is curved
+    vectors: Tensor  # (S, d); normalized to length 1 unless the kernel is ``dot``
     lengths: Tensor  # (S,): |w|
-    slope: Tensor  # (S,): −θ
+    slope: Tensor  # (S,): −θ, or SMALLEST for θ = 0
     height: Tensor  # (S,): |w| / (−2 θ ψ(θ)), so that K = |h| · height · (e^(slope · cosine) − 1), Eq. 9
     bias: Tensor  # (S,)
     several: Tensor  # the words with more than one sense, most first
@@ -42,7 +42,7 @@ class PreparedSoftmax(nn.Module):
         self.curved, self.straight_below_0 = senses.kernel != "dot", senses.kernel == "released"
         theta = zero if senses.theta is None else senses.theta.detach()[order].to(zero)
         lengths = torch.linalg.vector_norm(exact, dim=-1).clamp_min(TINY)
-        # (e^x − 1) / x is right at every x above the smallest numbers, so θ = 0 is not a special case
+        # (e^x − 1) / x is accurate for any x that is not denormal, so θ = 0 is not a special case
         slope = torch.where(theta.abs() < SMALLEST, torch.full_like(theta, SMALLEST), -theta)
         self.register_buffer("vectors", (exact / lengths.unsqueeze(1)).to(vectors.dtype) if self.curved else vectors)
         self.register_buffer("lengths", lengths)
@@ -53,7 +53,7 @@ class PreparedSoftmax(nn.Module):
         self.rounds = [index.n_words + start for start in smaller.jagged.starts]
 
     def forward(self, features: Tensor) -> Tensor:
-        """(..., d) → (..., V)."""
+        """Compute log P of every word: (..., d) → (..., V)."""
         rows = features.reshape(-1, features.size(-1))  # some operations are slow on more than two dimensions
         scores = self.scores(rows if rows.dtype == torch.float64 else rows.float())
         scores = scores - scores.amax(-1, keepdim=True)
@@ -66,7 +66,7 @@ class PreparedSoftmax(nn.Module):
         return words.reshape(features.shape[:-1] + (-1,))  # noqa: RUF005  (TorchScript has no starred expressions)
 
     def scores(self, features: Tensor) -> Tensor:
-        """K(h, w; θ) + b, Eq. 9 with a bias: (..., d) → (..., S)."""
+        """Compute K(h, w; θ) + b, Eq. 9 with a bias: (..., d) → (..., S)."""
         if not self.curved:
             return torch.matmul(features.to(self.vectors.dtype), self.vectors.t()).to(features.dtype) + self.bias
         norms = torch.linalg.vector_norm(features, dim=-1, keepdim=True).clamp_min(1e-12)

@@ -1,4 +1,4 @@
-"""Whether the saved tensors of an output layer are what their names say, before anything is computed from them."""
+"""Validate the saved tensors of an output layer before anything is computed from them."""
 
 from typing import Any, Optional
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from kerbs_fairseq.functional.kernel import KERNELS
 from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 
-# dimensions, by name; those of floats are learned or counted, all others are integers
+# number of dimensions by name; floats are learned or counted, all others are integers
 FLOATS = {**dict(zip(PARAMETERS, (2, 1, 1))), "usage": 1, "decay": 0}
 INTEGERS = {
     MAP_NAME: 1,
@@ -19,11 +19,11 @@ INTEGERS = {
     "rates": 1,
     "map_checksum": 0,
 }
-OF_SENSES = (*PARAMETERS[1:], MAP_NAME)  # have a row for each of the vectors
+OF_SENSES = (*PARAMETERS[1:], MAP_NAME)  # have one row per vector
 
 
 def damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
-    """What is wrong with the tensors behind ``prefix``, or None; what is not there is not looked at."""
+    """Return what is wrong with the tensors under ``prefix``, or None; missing tensors are not an error."""
     saved = {name: state_dict[prefix + name] for name in (*FLOATS, *INTEGERS) if prefix + name in state_dict}
     problems = (problem for name, value in saved.items() if (problem := misshapen(name, value)))
     problem = next(problems, None) or impossible(saved)
@@ -31,7 +31,7 @@ def damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
 
 
 def misshapen(name: str, value: Any) -> Optional[str]:
-    """What is not a tensor, or one of another shape or type."""
+    """Return why ``value`` is not a tensor of the expected shape and type, or None."""
     integer = name in INTEGERS
     dims = INTEGERS[name] if integer else FLOATS[name]
     if not torch.is_tensor(value):
@@ -44,7 +44,7 @@ def misshapen(name: str, value: Any) -> Optional[str]:
 
 
 def impossible(saved: dict[str, Tensor]) -> Optional[str]:
-    """Values that no training leaves."""
+    """Return which values no training can produce, or None."""
     kernel, words, rates, vectors = (saved.get(name) for name in ("kernel_id", MAP_NAME, "rates", PARAMETERS[0]))
     if kernel is not None and not 0 <= int(kernel) < len(KERNELS):
         return f"there is no kernel {int(kernel)}"

@@ -1,4 +1,4 @@
-"""The sense table: one matrix of sense vectors, θ and a bias for each, and the map from senses to words."""
+"""The sense table: a matrix of sense vectors, θ and a bias per sense, and the map from senses to words."""
 
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -13,10 +13,10 @@ from kerbs_fairseq.modules.saved_state import damage
 
 
 def checksum(sense_to_word: Tensor) -> Tensor:
-    """A number () for a map (senses,), never 0; computed where the map is, without waiting for it.
+    """Return the checksum () of a map (senses,), never 0; computed on its device, without synchronization.
 
-    It is not linear in the map, so the checksum of a mean of maps is not the mean of their checksums; and small, so
-    that sums of equal ones, which are divided again, do not overflow.
+    It is not linear in the map, so that the checksum of a mean of maps is not the mean of their checksums. It is small,
+    so that averaging equal checksums does not overflow.
     """
     x = (sense_to_word.long() + 1) * 0x2545F4914F6CDD1D + torch.arange(len(sense_to_word), device=sense_to_word.device)
     x = (x ^ (x >> 29)) * 0x1B8735939E3779B9
@@ -24,9 +24,9 @@ def checksum(sense_to_word: Tensor) -> Tensor:
 
 
 def map_damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
-    """What happened to a saved map, or None; a checkpoint of an earlier version has no checksum."""
+    """Return why a saved map does not match its checksum, or None; earlier versions saved no checksum."""
     saved, now = (state_dict.get(prefix + name) for name in ("map_checksum", MAP_NAME))
-    if saved is None or now is None or damage(state_dict, prefix):  # which is said as what it is
+    if saved is None or now is None or damage(state_dict, prefix):  # reported by damage itself
         return None
     if not int(saved) or int(saved) == int(checksum(now)):
         return None
@@ -41,12 +41,11 @@ class SenseTable(nn.Module):
 
     Parameters: ``vectors`` (senses, d), ``theta_raw`` (senses,) unless the kernel is ``dot``, ``bias_raw`` (senses,)
     unless there is none; θ and the bias are these times ``theta_rate`` and ``bias_rate``, which under Adam are factors
-    of their learning rates. Buffers, saved with the model: ``sense_to_word`` (senses,), ``initial_senses`` (words,) the
-    numbers of senses at the start (all 0: unknown), ``vocabulary`` () a fingerprint of the dictionary (0: unknown),
-    ``ratio`` () the senses per word that were asked for (0: unknown), ``rates`` (2,) of θ and bias, ``map_checksum`` ()
-    of the map, set when it is saved (0: unknown). :attr:`index`, the
-    lookup the other way round, is derived from the map whenever that has changed, in place or as a whole (but not by
-    way of ``.data``), and never saved.
+    of their learning rates. Buffers, saved with the model: ``sense_to_word`` (senses,), ``kernel_id`` (),
+    ``initial_senses`` (words,) the initial numbers of senses (all 0: unknown), ``vocabulary`` () a fingerprint of the
+    dictionary (0: unknown), ``ratio`` () the requested senses per word (0: unknown), ``rates`` (2,) of θ and bias,
+    ``map_checksum`` () of the map, set when it is saved (0: unknown). :attr:`index`, from words to senses, is not
+    saved; it is rebuilt when the map has changed, in place or by assignment (changes through ``.data`` are not seen).
     """
 
     sense_to_word: Tensor
@@ -79,27 +78,27 @@ class SenseTable(nn.Module):
             raise ValueError(f"the bound of θ is {theta_bound:g}: it must be above 0, and at most 40 in float32")
         if not abs(theta_init) <= theta_bound:
             raise ValueError(f"θ cannot start at {theta_init:g}: its bound is ±{theta_bound:g}")
-        if not all(1 / UNIT <= rate <= UNIT for rate in (theta_rate, bias_rate)):  # what can be saved
+        if not all(1 / UNIT <= rate <= UNIT for rate in (theta_rate, bias_rate)):  # the range that can be saved
             raise ValueError(
                 f"rates of {theta_rate:g} for θ and {bias_rate:g} for the bias: "
                 f"from {1 / UNIT:g} to {UNIT:g} are possible"
             )
         self.theta_rate, self.bias_rate = theta_rate, bias_rate
         self.n_words, self.max_senses, self.kernel, self.theta_bound = n_words, max_senses, kernel, theta_bound
-        self.min_senses, self.single = min_senses, tuple(single)  # words in single have one sense, always
+        self.min_senses, self.single = min_senses, tuple(single)  # words in single always have one sense
         self.vectors = nn.Parameter(vectors)
         self.theta_raw: Optional[nn.Parameter] = None
         if kernel != "dot":
             self.theta_raw = nn.Parameter(torch.full_like(vectors[:, 0], theta_init / theta_rate))
         self.bias_raw = None if bias is None else nn.Parameter(bias / bias_rate)
         self.register_buffer(MAP_NAME, sense_to_word)
-        # θ means something else to each kernel, so a checkpoint says which one it is for
+        # θ has another meaning in each kernel, so the kernel is saved in the checkpoint
         self.register_buffer("kernel_id", torch.tensor(KERNELS.index(kernel)))
         self.register_buffer("initial_senses", torch.bincount(sense_to_word, minlength=n_words).to(torch.int32))
         self.register_buffer("vocabulary", torch.tensor(vocabulary, dtype=torch.int64))
         self.register_buffer("ratio", torch.tensor(round(ratio * UNIT), dtype=torch.int64))
         self.register_buffer("rates", torch.tensor([round(theta_rate * UNIT), round(bias_rate * UNIT)]))
-        self._index: Optional[tuple[SenseIndex, Tensor, int]] = None  # one value: threads may share a model
+        self._index: Optional[tuple[SenseIndex, Tensor, int]] = None  # one tuple: threads may share a model
         self.register_buffer("map_checksum", torch.tensor(0, dtype=torch.int64))
 
     @property
@@ -107,7 +106,7 @@ class SenseTable(nn.Module):
         """θ (senses,) as the kernel uses it; None for ``dot``."""
         if self.theta_raw is None:
             return None
-        raw = at_least_float32(self.theta_raw)  # half precision is too coarse for what follows
+        raw = at_least_float32(self.theta_raw)  # half precision is too coarse for the kernel
         raw = raw if self.theta_rate == 1 else raw * self.theta_rate
         return released_theta(raw) if self.kernel == "released" else bounded(raw, self.theta_bound)
 
@@ -120,42 +119,42 @@ class SenseTable(nn.Module):
 
     @property
     def index(self) -> SenseIndex:
-        """The senses of each word."""
+        """The index from words to senses."""
         now, kept = self.sense_to_word, self._index
-        version = None if now.is_inference() else now._version  # an inference tensor does not count its changes
+        version = None if now.is_inference() else now._version  # an inference tensor has no version counter
         if kept is not None and kept[1] is now and kept[2] == version:
             return kept[0]
-        with torch.inference_mode(False):  # an index made while evaluating must serve training afterwards
+        with torch.inference_mode(False):  # an index built in evaluation must be usable in training
             index = SenseIndex(now.clone(), self.n_words)
         self._index = None if version is None else (index, now, version)
         return index
 
     def senses(self) -> Senses:
-        """What the loss is computed from."""
+        """Return the inputs of the loss functions."""
         return Senses(self.vectors, self.theta, self.bias, self.index, self.kernel)
 
     @torch.no_grad()
     def move(self, senses: Tensor, words: Tensor) -> None:
-        """Give ``senses`` (moves,) to ``words`` (moves,)."""
+        """Assign ``senses`` (moves,) to ``words`` (moves,) in the map."""
         self.sense_to_word[senses] = words
 
     def senses_per_word(self) -> Tensor:
-        """How many senses each word has (words,)."""
+        """Return the number of senses of each word (words,)."""
         return torch.bincount(self.sense_to_word, minlength=self.n_words)
 
     def extra_repr(self) -> str:
-        """What print(model) shows."""
+        """Return what print(model) shows."""
         senses, d = self.vectors.shape
         bias = "" if self.bias_raw is None else ", bias"
         return f"{senses} senses of {self.n_words} words, {d} features, kernel={self.kernel}{bias}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # the index is not copied along: a copy has a map of its own
+        # the index is not copied: a copy has its own map
         return {**self.__dict__, "_index": None}
 
     @torch.no_grad()
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        if self.map_checksum.is_inference():  # which cannot be written to
+        if self.map_checksum.is_inference():  # an inference tensor cannot be written to
             self.map_checksum = self.map_checksum.clone()
         self.map_checksum.copy_(checksum(self.sense_to_word))
         super()._save_to_state_dict(*args, **kwargs)
@@ -168,10 +167,10 @@ class SenseTable(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def adapt_to(self, state_dict: dict[str, Any], prefix: str = "") -> None:
-        """Take over what only a checkpoint knows: the number of senses that it has, and whether there is a bias.
+        """Adopt the number of senses of a checkpoint, and remove the bias if it has none; called before loading.
 
-        A minimum count may leave fewer senses than were asked for, and the counts may not be at hand when a model is
-        loaded. Checkpoints of version 0.1 have no bias, and none of the buffers that came after it.
+        A minimum count may leave fewer senses than requested, and the counts may not be available when a model is
+        loaded. Checkpoints of version 0.1 have no bias; buffers that they lack are added to ``state_dict``.
         """
         vectors = state_dict.get(prefix + "vectors")
         if vectors is None:
@@ -191,7 +190,7 @@ class SenseTable(nn.Module):
         state_dict.setdefault(prefix + "rates", self.rates * 0 + UNIT)
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
-        """Why a saved table does not fit into this one, or None; what is not in ``state_dict`` is not looked at."""
+        """Return why a saved table does not fit this one, or None; entries that are missing are not checked."""
         damaged = damage(state_dict, prefix)
         if damaged:
             return damaged
@@ -200,7 +199,7 @@ class SenseTable(nn.Module):
             return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"
         if bias is not None and self.bias_raw is None:
             return "the checkpoint has a bias for each sense, the model has none"
-        known = prefix + "vectors" in state_dict and state_dict.get(prefix + "ratio")  # and not of version 0.1
+        known = prefix + "vectors" in state_dict and state_dict.get(prefix + "ratio")  # not a checkpoint of version 0.1
         if bias is None and self.bias_raw is not None and known:
             return "the checkpoint has no bias for each sense, the model has one"
         rates = state_dict.get(prefix + "rates")
@@ -212,7 +211,7 @@ class SenseTable(nn.Module):
         vectors, ratio = (state_dict.get(prefix + name) for name in ("vectors", "ratio"))
         if vectors is not None and vectors.shape[1:] != self.vectors.shape[1:]:
             return f"the checkpoint has vectors of {vectors.size(1)} features, the model has {self.vectors.size(1)}"
-        if not ratio:  # version 0.1 gave one sense to the end of a sentence too
+        if not ratio:  # version 0.1 gave one sense to the end-of-sentence symbol too
             others = self.n_words - len(self.single) - 1
             same = vectors is not None and len(vectors) == self.n_words - others + round(
                 int(self.ratio) / UNIT * others
@@ -240,9 +239,9 @@ class SenseTable(nn.Module):
         return self.out_of_bounds(sense_to_word, old=not ratio)
 
     def out_of_bounds(self, sense_to_word: Tensor, old: bool = False) -> Optional[str]:
-        """Which word of a saved map (senses,) has too many senses or too few for this table, or None.
+        """Return why a saved map (senses,) violates the bounds on senses per word of this table, or None.
 
-        In an ``old`` map, of version 0.1, the end of a sentence has one sense whatever the minimum.
+        In an ``old`` map, of version 0.1, the end-of-sentence symbol has one sense whatever the minimum.
         """
         numbers = torch.bincount(sense_to_word)
         most = int(numbers.max())
@@ -256,4 +255,4 @@ class SenseTable(nn.Module):
 
 
 class SenseTableMisfit(ValueError):
-    """A checkpoint with another vocabulary or another number of senses than the model."""
+    """Raised when a checkpoint is damaged or does not fit the model."""

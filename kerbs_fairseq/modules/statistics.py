@@ -1,8 +1,8 @@
-"""How well words are predicted and how much senses are used: what reallocation decides from, section 4.2 of the paper.
+"""Statistics of how well words are predicted and how much senses are used, for reallocation (section 4.2 of the paper).
 
-Counting costs nothing that matters: the loss has all the probabilities anyway. A batch is counted when its loss is
-differentiated, so what is evaluated is not counted, nor a batch whose loss is multiplied by zero, as fairseq does with
-its dummy batches. What has been counted waits, with the gradients, for the update of the parameters.
+Counting is cheap, as the loss computes all the probabilities anyway. A batch is counted when its loss is
+differentiated, so that evaluation is not counted, nor are batches whose loss is multiplied by zero, as fairseq does
+with its dummy batches. Counts are accumulated, like gradients, until the parameters are updated.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kerbs_fairseq.modules.saved_state import damage
 
-MOVING = ("log_accuracy", "usage")  # over all updates, old ones fading
+MOVING = ("log_accuracy", "usage")  # over all updates, with decay
 RECENT = ("tokens", "prob", "nll", "sense_prob")  # since the last event
 OF_SENSES = ("usage", "sense_prob")
 
@@ -28,16 +28,16 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, flat: Tensor, n_words: int) -> "Counts":
-        """Views of one tensor (3 · words + senses,): to be summed over workers at once."""
+        """Return views of one tensor (3 · words + senses,), which can be summed over workers at once."""
         return cls(*flat.split([n_words, n_words, n_words, len(flat) - 3 * n_words]))
 
 
 class SenseStatistics(nn.Module):
-    """Moving statistics of V words and S senses, saved with the model, and float32 whatever the model is cast to.
+    """Moving statistics of V words and S senses, saved with the model; they stay float32 if the model is cast.
 
     Buffers: ``log_accuracy`` (words,) is log P of the paper, ``usage`` (senses,) its U; ``tokens``, ``prob`` and
-    ``nll`` = −log P (words,) and ``sense_prob`` (senses,) are plain sums since the last event. ``decay`` is the β they
-    were made with.
+    ``nll`` = −log P (words,) and ``sense_prob`` (senses,) are plain sums since the last event. ``decay`` is β,
+    ``updates`` the number of counted updates, ``moves`` the number of moves of senses.
     """
 
     log_accuracy: Tensor
@@ -60,11 +60,11 @@ class SenseStatistics(nn.Module):
         for name in OF_SENSES:
             self.register_buffer(name, torch.zeros(n_senses, dtype=torch.float32))
         self.register_buffer("decay", torch.tensor(decay, dtype=torch.float32))
-        self.register_buffer("updates", torch.tensor(0))  # that have been counted
-        self.register_buffer("moves", torch.tensor(0))  # of senses, in all
-        self.in_use = False  # whether training goes through a loss that counts; the same on every worker
-        self._waiting: Optional[Tensor] = None  # the flat tensor of Counts
-        self._beta = decay  # of this run: reading the buffer would wait for the device
+        self.register_buffer("updates", torch.tensor(0))
+        self.register_buffer("moves", torch.tensor(0))
+        self.in_use = False  # whether training uses a loss that counts; the same on every worker
+        self._waiting: Optional[Tensor] = None  # pending counts of the next update, the flat tensor of Counts
+        self._beta = decay  # of this run: reading the buffer would synchronize with the device
 
     def count(
         self,
@@ -76,14 +76,14 @@ class SenseStatistics(nn.Module):
         by_loss: Optional[Tensor],
         anew: bool,
     ) -> None:
-        """Add a batch to what waits for the next update, or begin ``anew``; nothing waits for the device.
+        """Add a batch to the pending counts, which ``anew`` resets first; does not synchronize with the device.
 
         ``log_prob``, ``target``, ``weight`` (tokens,), ``sense_log_prob`` and ``own``, the target's senses,
-        (tokens, k). Tokens of weight 0 (padding) do not count, and none do if the loss has no gradient: ``by_loss`` ()
-        is 0 or None.
+        (tokens, k). Tokens of weight 0 (padding) are not counted, and none are if ``by_loss`` (), the gradient
+        w.r.t. the loss, is 0 or None.
         """
         self.in_use = True
-        if by_loss is None:  # the log-probabilities were differentiated, and not the loss
+        if by_loss is None:  # the log-probabilities were differentiated, not the loss
             return
         if self._waiting is None or self._waiting.device != log_prob.device:
             self._waiting = torch.zeros(3 * self.n_words + self.n_senses, dtype=torch.float32, device=log_prob.device)
@@ -96,28 +96,28 @@ class SenseStatistics(nn.Module):
         waiting.log_prob.index_add_(0, target, log_prob * live)
         waiting.prob.index_add_(0, target, log_prob.exp() * live)
         waiting.tokens.index_add_(0, target, live)
-        # no sense, −1, stands for sense 0 with log P = −∞, and adds nothing
+        # −1 (no sense) becomes sense 0 with log P = −∞, which adds nothing
         waiting.sense_prob.index_add_(0, own.clamp_min(0).flatten(), (sense_prob * live.unsqueeze(1)).flatten())
 
     def resize(self, n_senses: int) -> None:
-        """For another number of senses, all unused."""
+        """Change the number of senses; the statistics of senses and the pending counts are reset."""
         self.n_senses, self._waiting = n_senses, None
         for name in OF_SENSES:
             setattr(self, name, getattr(self, name).new_zeros(n_senses))
 
     def forget_waiting(self) -> None:
-        """Drop what was counted for an update that is not made."""
+        """Reset the pending counts, for an update that is not made."""
         if self._waiting is not None:
             self._waiting.zero_()
 
     @torch.no_grad()
     def update(self, sum_over_workers: Optional[Callable[[Tensor], object]] = None) -> None:
-        """Take in what waits, after an update of the parameters: Eqs. 12 and 13, sums over the tokens of all workers.
+        """Add the pending counts, summed over all workers, after an update of the parameters: Eqs. 12 and 13.
 
-        As printed, log P has no β on its second term: it is a discounted sum, which frequent words that are badly
-        predicted pull down fastest.
+        As printed in the paper, log P has no β on its second term: it is a discounted sum, which is lowest for frequent
+        words that are badly predicted.
         """
-        if self._waiting is None:  # it ran out of memory, say; other workers wait to sum up all the same
+        if self._waiting is None:  # e.g. out of memory; this worker still has to take part in the sum
             self._waiting = torch.zeros(3 * self.n_words + self.n_senses, dtype=torch.float32, device=self.usage.device)
         if sum_over_workers is not None:
             sum_over_workers(self._waiting)
@@ -133,12 +133,12 @@ class SenseStatistics(nn.Module):
 
     @torch.no_grad()
     def forget(self, everything: bool) -> None:
-        """Begin a new count after an event; ``everything``: the moving statistics too."""
+        """Reset the sums since the last event; with ``everything`` also the moving statistics."""
         for name in RECENT + (MOVING if everything else ()):
             getattr(self, name).zero_()
 
     def _apply(self, fn: Any, recurse: bool = True) -> "SenseStatistics":
-        # --fp16 and --bf16 cast every float buffer, and a moving sum in half precision stops moving
+        # --fp16 and --bf16 cast every float buffer, and small increments are lost in a half-precision sum
         before = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, value in before.items():
@@ -151,7 +151,7 @@ class SenseStatistics(nn.Module):
         return {**self.__dict__, "_waiting": None}
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
-        """Why saved statistics do not fit, or None."""
+        """Return why saved statistics do not fit, or None."""
         damaged = damage(state_dict, prefix)
         if damaged:
             return damaged
@@ -164,6 +164,6 @@ class SenseStatistics(nn.Module):
         usage = state_dict.get(prefix + "usage")
         if usage is not None and len(usage) != self.n_senses:  # see SenseTable.adapt_to
             self.resize(len(usage))
-        for name, value in self._buffers.items():  # a checkpoint of version 0.1 has not all: counting begins with it
+        for name, value in self._buffers.items():  # missing in checkpoints of version 0.1: counting starts now
             state_dict.setdefault(prefix + name, value)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

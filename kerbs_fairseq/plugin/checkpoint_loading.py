@@ -1,4 +1,4 @@
-"""Where fairseq loads checkpoints: what is wrong with one is said in a line, and a start from a softmax is seen to."""
+"""Wrappers of fairseq's checkpoint loading: one-line errors, and training that starts from a softmax checkpoint."""
 
 import contextlib
 import functools
@@ -13,12 +13,14 @@ from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.runs.checkpoint import HEAD, MODEL, VECTORS
 from kerbs_fairseq.runs.errors import UserError, reason
 
-LAST = "checkpoint_last.pt"  # which need not be there: scripts that start a training and go on with it name it
+LAST = "checkpoint_last.pt"  # may be missing: scripts name it both to start and to resume a training
 
 
 def install() -> None:
-    """Around fairseq's own functions: without it a bad checkpoint ends in a traceback, or in a sentence of fairseq's
-    about architectures that hides the reason; and a model that starts from a softmax does not see the data.
+    """Wrap fairseq's loading functions.
+
+    Without the wrappers a bad checkpoint ends in a traceback, or in fairseq's message about architectures, which hides
+    the reason; and a model that starts from a softmax has no access to the data.
     """
     from fairseq import checkpoint_utils
     from fairseq.models import BaseFairseqModel
@@ -32,7 +34,7 @@ def install() -> None:
 
 
 def unreadable(path: str, error: BaseException) -> str:
-    """What to do about a file that is not a checkpoint."""
+    """Return the error message for a file that cannot be read as a checkpoint."""
     return (
         f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)}): it is damaged or something "
         "else. Give another one with --restore-file (fairseq-train) or --path; there may be a checkpoint_best.pt, or "
@@ -41,7 +43,7 @@ def unreadable(path: str, error: BaseException) -> str:
 
 
 def explained_load(load: Any) -> Any:
-    """``load_checkpoint_to_cpu``, which refuses a file that is not a checkpoint."""
+    """Wrap ``load_checkpoint_to_cpu`` so that it refuses a file that is not a checkpoint."""
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
@@ -49,7 +51,7 @@ def explained_load(load: Any) -> Any:
             state = load(path, *args, **kwargs)
         except (UserError, FileNotFoundError):
             raise
-        except Exception as error:  # whatever unpickling a file that is none may raise
+        except Exception as error:  # unpickling another kind of file may raise anything
             refuse(unreadable(path, error))
         if not isinstance(state, dict) or not isinstance(state.get(MODEL), dict):
             refuse(f"{path} is not a fairseq checkpoint: it has no model")
@@ -59,7 +61,7 @@ def explained_load(load: Any) -> Any:
 
 
 def from_settings(load: Any) -> Any:
-    """``load_model_ensemble_and_task``: the models know that their settings are those of a checkpoint."""
+    """Wrap ``load_model_ensemble_and_task`` so that models know that their settings come from a checkpoint."""
 
     @functools.wraps(load)
     def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +72,7 @@ def from_settings(load: Any) -> Any:
 
 
 def known_to_the_model(load: Any) -> Any:
-    """``Trainer.load_checkpoint``: the model knows the trainer, and refusals stay what they are."""
+    """Wrap ``Trainer.load_checkpoint``: the model can find the trainer, UserErrors are kept, missing files refused."""
 
     @functools.wraps(load)
     def load_checkpoint(self: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +82,7 @@ def known_to_the_model(load: Any) -> Any:
             except UserError:
                 raise
             except Exception as error:
-                if isinstance(error.__context__, UserError):  # fairseq puts a sentence of its own over any error
+                if isinstance(error.__context__, UserError):  # fairseq replaces any error by one of its own
                     raise error.__context__ from None
                 raise
         if extra_state is None and Path(restore_file_of(self.cfg)).name != LAST:
@@ -97,9 +99,9 @@ def known_to_the_model(load: Any) -> Any:
 
 
 def with_resolved_settings(build: Any) -> Any:
-    """``Trainer.__init__``: its checkpoints have the values of all options, whatever the defaults are later.
+    """Wrap ``Trainer.__init__`` so that checkpoints have the values of all options, whatever the defaults are later.
 
-    Language models are built from a copy of the settings; what a preset means is known to the model alone.
+    Language models are built from a copy of the settings, so only the model knows the values that a preset stands for.
     """
 
     @functools.wraps(build)
@@ -115,12 +117,12 @@ def with_resolved_settings(build: Any) -> Any:
 
 
 def restore_file_of(cfg: Any) -> str:
-    """What the user asked to go on from; :data:`LAST` if nothing."""
+    """Return the value of ``--restore-file``; :data:`LAST` if the settings have none."""
     return getattr(getattr(cfg, "checkpoint", None), "restore_file", LAST)
 
 
 def without_senses(load: Any) -> Any:
-    """``load_state_dict`` of a model that has no senses: a KerBS checkpoint is refused."""
+    """Wrap ``load_state_dict`` so that a model without senses refuses a KerBS checkpoint."""
 
     @functools.wraps(load)
     def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How often each word is a target in the training data: what the first allocation by frequency goes by."""
+"""Counts of each word as a target in the training data, for the initial allocation by frequency."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +12,16 @@ PART = 2**22  # tokens that are counted at a time
 
 
 class Counts(NamedTuple):
-    """``counts`` (words,), and whether they are those of the dictionary."""
+    """``counts`` (words,), and whether they come from the dictionary."""
 
     counts: Tensor
     from_dictionary: bool
 
 
 def target_counts(task: Any, dictionary: Any) -> Counts:
-    """From the training data where they are at hand, which also have ends of sentences; else from the dictionary.
+    """Return the counts in the training data if they can be read, else those in the dictionary.
 
-    A dictionary of two languages counts the words of both, and none counts ends of sentences.
+    A joined dictionary counts the words of both languages, and no dictionary counts ends of sentences.
     """
     for prefix in training_data(task):
         counts = counts_of(prefix, len(dictionary))
@@ -31,12 +31,12 @@ def target_counts(task: Any, dictionary: Any) -> Counts:
 
 
 def training_data(task: Any) -> Iterator[Path]:
-    """Where the targets of the training data may be, without the ending."""
+    """Yield the paths, without suffix, where the targets of the training data may be."""
     settings = getattr(task, "cfg", None) or getattr(task, "args", None)
     folder = getattr(settings, "data", None)
     if not isinstance(folder, str) or not folder:
         return
-    base = Path(folder.split(":")[0])  # of several parts of a corpus, the first
+    base = Path(folder.split(":")[0])  # the first of several shards
     split = getattr(settings, "train_subset", None) or "train"
     source, target = (getattr(settings, name, None) for name in ("source_lang", "target_lang"))
     if source and target:
@@ -47,7 +47,7 @@ def training_data(task: Any) -> Iterator[Path]:
 
 
 def counts_of(prefix: Path, n_words: int) -> Optional[Tensor]:
-    """Of a file in fairseq's binary format; None if there is none, or it was made with another dictionary."""
+    """Return the counts (words,) in a file of fairseq's binary format; None if it is missing or does not fit."""
     from fairseq.data.indexed_dataset import MMapIndexedDataset
 
     if not MMapIndexedDataset.exists(str(prefix)):

@@ -1,4 +1,4 @@
-"""``--criterion kerbs_cross_entropy``: trains and validates twins without a table of all words or senses."""
+"""``--criterion kerbs_cross_entropy``: train and validate ``kerbs_X`` without a table of all words or senses."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ from kerbs_fairseq.plugin.unsupported import REASONS
 
 logger = logging.getLogger(__name__)
 
-ACCURACY_CHUNK = 1024  # tokens whose words are looked at together
+ACCURACY_CHUNK = 1024  # tokens per chunk when the accuracy is computed
 
 
 @dataclass
@@ -37,11 +37,11 @@ class KerbsCrossEntropyConfig(FairseqDataclass):
 
 
 def kerbs_decoder(model: Any) -> KerbsDecoder:
-    """The decoder of a twin; anything else is refused with the name of the twin to use."""
+    """Return the KerBS decoder of ``model``; refuse any other model and name the architecture to use."""
     decoder = getattr(model, "decoder", None)
     if isinstance(decoder, KerbsDecoder):
         return decoder
-    while hasattr(model, "module"):  # what fairseq wraps around a model that is trained by several processes
+    while hasattr(model, "module"):  # fairseq's wrapper of a model that is trained by several processes
         model = model.module
     names = [name for name, known in models.MODEL_REGISTRY.items() if type(model) is known]
     base = getattr(model, "twin_of", names[0] if names else "…")
@@ -57,14 +57,14 @@ def kerbs_decoder(model: Any) -> KerbsDecoder:
 
 
 def accuracy_of(meters: Any) -> float:
-    """Per cent of the words, as fairseq's criteria log it."""
+    """Return the accuracy in per cent of the words, as fairseq's criteria log it."""
     total = float(meters["total"].sum)
     return round(float(meters["n_correct"].sum) * 100 / total, 3) if total else float("nan")
 
 
 @register_criterion("kerbs_cross_entropy", dataclass=KerbsCrossEntropyConfig)
 class KerbsCrossEntropy(FairseqCriterion):
-    """−log P(target) of a KerBS decoder, label-smoothed if asked for."""
+    """The cross-entropy −log P(target) of a KerBS decoder, with optional label smoothing."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class KerbsCrossEntropy(FairseqCriterion):
         self.report_accuracy, self.ignore_prefix_size = report_accuracy, ignore_prefix_size
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """fairseq's contract: (loss, sample size, logging output), sums over the batch.
+        """Return (loss, sample size, logging output) as fairseq expects them; losses are sums over the batch.
 
-        Without ``reduce`` the losses are those of each token (batch · length,), 0 for padding; they come from a table
-        of all words, and do not count for the moves of senses.
+        Without ``reduce`` the losses are those of each token (batch · length,), 0 for padding. They are computed from
+        a table of all words and do not enter the statistics of senses.
         """
         decoder = kerbs_decoder(model)
         correct: dict[str, Any] = {}
@@ -119,7 +119,7 @@ class KerbsCrossEntropy(FairseqCriterion):
     def compute_loss(
         self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """For tasks that call the decoder themselves: (loss, −log P(target)) of what it returned, in nats."""
+        """Return (loss, −log P(target)) of a decoder's output, in nats; for tasks that call the decoder themselves."""
         kerbs_decoder(model)
         log_probs = self.without_prefix(model.get_normalized_probs(net_output, log_probs=True))
         target = self.without_prefix(model.get_targets(sample, net_output)).reshape(-1, 1)
@@ -129,22 +129,22 @@ class KerbsCrossEntropy(FairseqCriterion):
         return (loss, nll_loss) if reduce else (loss.squeeze(-1), nll_loss.squeeze(-1))
 
     def without_prefix(self, x: Tensor) -> Tensor:
-        """(batch, length, ...) from the first token on that counts."""
+        """Return ``x`` (batch, length, ...) without the first ``ignore_prefix_size`` tokens."""
         return x[:, self.ignore_prefix_size :]
 
     @torch.no_grad()
     def accuracy(self, decoder: KerbsDecoder, features: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """How many targets (batch, length) are the most probable word at ``features`` (batch, length, d)."""
+        """Count the targets (batch, length) that are the most probable word given ``features`` (batch, length, d)."""
         real = target.ne(self.padding_idx)
         rows = features.detach().reshape(-1, features.size(-1)).split(ACCURACY_CHUNK)
         best = torch.cat([decoder.head.predict(part) for part in rows]).view_as(target)
         return {"n_correct": (best.eq(target) & real).sum(), "total": real.sum()}
 
     def losses(self, decoder: KerbsDecoder, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(loss, −log P(target)), sums in nats over what is not padding: features (B, T, d), target (B, T)."""
+        """Return (loss, −log P(target)), sums in nats without padding: features (B, T, d), target (B, T)."""
         features, target = features.reshape(-1, features.size(-1)), target.reshape(-1)
         real = target.ne(self.padding_idx)
-        if features.device.type == "cpu":  # elsewhere this would wait for the device: there padding gets weight 0
+        if features.device.type == "cpu":  # elsewhere this would synchronize the device: there padding gets weight 0
             features, target = features[real], target[real]
             real = torch.ones_like(target, dtype=torch.bool)
         weight = real.to(torch.float32)
@@ -153,7 +153,7 @@ class KerbsCrossEntropy(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Aggregate over workers and micro-batches."""
+        """Aggregate the logging outputs over workers and micro-batches."""
 
         def total(name: str) -> Any:
             return sum(output.get(name, 0) for output in logging_outputs)
@@ -169,5 +169,5 @@ class KerbsCrossEntropy(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """All are sums."""
+        """Return True: all logging outputs are sums."""
         return True

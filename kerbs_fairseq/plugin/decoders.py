@@ -1,4 +1,4 @@
-"""Output layers for fairseq decoders: how each is built from the options and put in the place of the softmax."""
+"""Output layers for fairseq decoders: each is built from the options and replaces the softmax."""
 
 import contextlib
 import logging
@@ -28,53 +28,54 @@ logger = logging.getLogger(__name__)
 
 SCORER = "kerbs_scorer"
 
-# of the call under way, and not on the modules, which threads may share: whose features are wanted, whose search it is
+# The decoder that returns features; the decoder and the incremental state of the current search. Context variables
+# instead of attributes, because threads may share the modules.
 _FEATURES_OF: ContextVar[Any] = ContextVar("features_of", default=None)
 _SEARCH: ContextVar[tuple[Any, Any]] = ContextVar("search", default=(None, None))
 
 
 class HeadDecoder:
-    """Mixed into the class of a decoder: its output layer is ``self.head``, which gives log-probabilities.
+    """Mixin for a decoder class: the output layer is ``self.head``, which returns log-probabilities.
 
-    fairseq normalises what a decoder returns by a softmax, which leaves log-probabilities as they are, so scoring,
-    beam search, sampling with a temperature and ensembles need nothing else.
+    fairseq applies a softmax to what a decoder returns. It leaves log-probabilities unchanged, so scoring, beam search,
+    sampling with a temperature and ensembles need nothing else.
     """
 
     head: nn.Module
-    mark: str  # a name that only the state of this head has
+    mark: str  # a name that only the state dict of this head has
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles name the two classes that this one is made of: it is made when a model is built."""
+        """Pickle by the two base classes, because this class is created at run time, when a model is built."""
         head, base = type(self).__bases__
         return new_decoder, (base, head), dict(self.__dict__)
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """(..., d) → log P (..., words), or the features themselves inside :func:`features_of`."""
+        """Return log P (..., words) of features (..., d), or the features themselves inside :func:`features_of`."""
         return features if _FEATURES_OF.get() is self else self.head_log_prob(features)
 
     def head_log_prob(self, features: Tensor) -> Tensor:
-        """Log P of every word: (..., d) → (..., words)."""
-        raise NotImplementedError  # each head's own
+        """Return log P of every word: (..., d) → (..., words)."""
+        raise NotImplementedError  # defined by each head
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
-        """Check a checkpoint before it is loaded."""
+        """Prepare a state dict for loading; convert or refuse one with another output layer."""
         before = set(state_dict)
         state_dict = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         if f"{name}.{HEAD}{self.mark}" not in state_dict:
             self.start_from(state_dict, name)
-        for projection in PROJECTIONS:  # fairseq puts a shared one back, which this decoder may not have
+        for projection in PROJECTIONS:  # fairseq adds a shared projection, which this decoder may not have
             key = f"{name}.{projection}.weight"
             if key not in before and getattr(self, projection, None) is None:
                 state_dict.pop(key, None)
         return state_dict
 
     def start_from(self, state_dict: dict[str, Any], name: str) -> None:
-        """Make a state of this head from that of another output layer, in place, or refuse."""
+        """Convert the state dict of another output layer to one of this head, in place, or refuse it."""
         refuse("the checkpoint is of a model with another output layer: load it with the architecture it came from")
 
 
 def decoder_class(base: type, head: type) -> type:
-    """The class of a decoder with another output layer, one for each pair."""
+    """Return the class of a decoder with another output layer; there is one class for each pair."""
     if (base, head) not in _classes:
         name = f"{head.__name__.removesuffix('Decoder')}{base.__name__}"
         _classes[base, head] = type(name, (head, base), {"__module__": __name__})
@@ -85,12 +86,12 @@ _classes: dict[tuple[type, type], type] = {}
 
 
 def new_decoder(base: type, head: type) -> Any:
-    """An empty decoder, for pickle to fill."""
+    """Return an empty decoder, for pickle to fill."""
     return object.__new__(decoder_class(base, head))
 
 
 def check_shapes(model: nn.Module, state_dict: dict[str, Any]) -> None:
-    """Refuse a checkpoint that has a parameter of another shape: mostly one with other dictionaries."""
+    """Refuse a checkpoint that has a parameter of another shape, usually because of other dictionaries."""
     for name, here in model.state_dict().items():
         saved = state_dict.get(name)
         if isinstance(saved, Tensor) and saved.shape != here.shape:
@@ -111,7 +112,7 @@ def features_of(decoder: HeadDecoder) -> Iterator[None]:
 
 
 def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor, Optional[Tensor]]:
-    """(name, weight (words, d), bias (words,) or None) of a decoder's last matrix; no name: its input embedding."""
+    """Return (name, weight (words, d), bias (words,) or None) of the output projection; no name: input embedding."""
     for name in PROJECTIONS:
         layer = getattr(decoder, name, None)
         if layer is not None:
@@ -124,7 +125,7 @@ def projection_of(decoder: nn.Module) -> tuple[Optional[str], Tensor, Optional[T
     refuse(f"{type(decoder).__name__} has no output projection that could be replaced")
 
 
-# options that have no effect unless one of the others has one of the values, and so are refused if they are given
+# options that have no effect, and are refused, unless one of the other options has one of the values
 NEEDS: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {
     ("kerbs_theta_init", "kerbs_theta_rate"): {"kerbs_kernel": ("paper", "released")},
     ("kerbs_theta_bound",): {"kerbs_kernel": ("paper",)},
@@ -179,12 +180,12 @@ class KerbsDecoder(TiedInput, HeadDecoder):
 
     head: KernelizedBayesianSoftmax
     mark = VECTORS
-    replaced: str  # the matrix of the stock decoder in whose place the head is
+    replaced: str  # the name of the output projection that the head replaces
     update_hook: UpdateHook
     start_options: StartOptions
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the decoder's own; the steps of a search, which share an incremental state, share a word scorer."""
+        """Run the stock decoder; the steps of a search, which share an incremental state, share a word scorer."""
         before = _SEARCH.set((self, kwargs.get("incremental_state")))
         try:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
@@ -194,7 +195,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     backend_is_known = False
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """At the first call, when the device is known: which backend is used, or why it cannot be."""
+        """Log the backend at the first call, when the device is known; refuse one that cannot be used there."""
         if not self.backend_is_known and not self.head.reference:
             try:
                 logger.info("backend of the loss: %s", chosen(self.head.senses.vectors))
@@ -204,7 +205,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         return super().output_layer(features, **kwargs)
 
     def head_log_prob(self, features: Tensor) -> Tensor:
-        """Log P of every word: (..., d) → (..., words)."""
+        """Return log P of every word: (..., d) → (..., words)."""
         decoder, state = _SEARCH.get()
         plain = torch.is_grad_enabled() or (self.head.reference and not self.head.prune)
         if decoder is not self or state is None or plain:
@@ -215,14 +216,14 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         return LogProbs.of(self.head.log_prob(features, state[name]))
 
     def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
-        """What is normalised already is returned as it is."""
+        """Return normalized probabilities; those that are normalized already are returned as they are."""
         done = normalized(net_output[0]) if log_probs else None
         if done is not None:
             return done
         return super().get_normalized_probs(net_output, log_probs, sample)  # type: ignore[misc]
 
     def build_head(self, args: Any, task: Any, dictionary: Any) -> None:
-        """Take the softmax away and put KerBS there, with senses that start from the vectors of the softmax."""
+        """Replace the softmax by KerBS, whose vectors are initialized from the softmax as the options say."""
         name, weight, bias = projection_of(self)  # type: ignore[arg-type]
         given, loaded = resolve(args)
         if getattr(self, "share_input_output_embed", False):
@@ -231,7 +232,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         self.update_hook = UpdateHook.from_options(args, given)
         self.start_options = StartOptions.of(args, given)
         by_frequency = str(args.kerbs_init) == "frequency"
-        # a checkpoint has the numbers of senses that a minimum count has led to, and the counts may not be at hand
+        # a checkpoint has the number of senses that a minimum count led to, and the counts may not be available
         min_count = args.kerbs_min_count if by_frequency and not loaded else 0.0
         counts = target_counts(task, dictionary) if by_frequency else None
         if counts is not None and counts.from_dictionary and not loaded:
@@ -256,7 +257,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
                 theta_rate=args.kerbs_theta_rate,
                 bias_rate=args.kerbs_bias_rate,
                 counts=None if counts is None else counts.counts,
-                power=args.kerbs_power if by_frequency else 1.0,  # else it is that of the moves alone
+                power=args.kerbs_power if by_frequency else 1.0,  # otherwise it applies to moves only
                 min_count=min_count,
                 single=[dictionary.bos(), dictionary.pad(), dictionary.unk()],
                 word_vectors=weight.detach(),
@@ -273,11 +274,11 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             self.say_if_fewer(args.kerbs_senses)
         if name is not None:
             delattr(self, name)
-        self.replaced = name or "fc_out"  # an LSTM that shares its embeddings has none
+        self.replaced = name or "fc_out"  # an LSTM with shared embeddings has no projection
         self.tie_input(args)
 
     def say_if_fewer(self, ratio: float) -> None:
-        """A line for the log if a minimum count leaves fewer senses than ``ratio`` per word."""
+        """Log if a minimum count leaves fewer senses than ``ratio`` per word."""
         table = self.head.senses
         single = len(table.single)
         wanted, there = single + round(ratio * (table.n_words - single)), len(table.vectors)
@@ -285,15 +286,15 @@ class KerbsDecoder(TiedInput, HeadDecoder):
             logger.info("%d senses asked for, %d allocated: no other word has --kerbs-min-count", wanted, there)
 
     def start_from(self, state_dict: dict[str, Any], name: str) -> None:
-        """Take over a stock model's softmax."""
+        """Convert the softmax in the state dict of a stock model to senses, in place."""
         pretrained.convert(self, state_dict, name)
 
     def __prepare_scriptable__(self) -> Any:
-        """For torch.jit.script: the stock decoder, with prepared tables in the place of its last matrix."""
+        """Return the stock decoder with prepared tables as its output projection, for ``torch.jit.script``."""
         return scripting.prepared_decoder(self)
 
     def explain_sharing(self, args: Any) -> None:
-        """A line for the log: what shared embeddings mean here."""
+        """Log how shared embeddings are handled."""
         cloned = str(args.kerbs_init_vectors) != "random"
         start = "start from the shared table" if cloned else "start on their own, with --kerbs-init-vectors random"
         if str(args.kerbs_input) == "untied":
@@ -305,7 +306,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         logger.info("shared embeddings: the sense vectors %s %s", start, rest)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
-        """Refuse a checkpoint with another vocabulary or number of senses."""
+        """Refuse a state dict that is damaged or does not fit, and adapt the head to it."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
         head = f"{name}.{HEAD}"
         damaged = map_damage(state_dict, head + SENSES)
@@ -328,19 +329,19 @@ class KerbsDecoder(TiedInput, HeadDecoder):
 
 
 class MosDecoder(HeadDecoder):
-    """A decoder whose output layer is a mixture of softmaxes, all with the decoder's own last matrix."""
+    """A decoder whose output layer is a mixture of softmaxes, which share the decoder's output projection."""
 
     head: MixtureOfSoftmaxes
     mark = "latent.weight"
 
     def head_log_prob(self, features: Tensor) -> Tensor:
-        """Log P of every word: (..., d) → (..., words)."""
+        """Return log P of every word: (..., d) → (..., words)."""
         return self.head.log_prob(features, super(HeadDecoder, self).output_layer)  # type: ignore[misc]
 
     def build_head(self, args: Any, task: Any, dictionary: Any) -> None:
-        """Put the mixture between the features and the last matrix."""
+        """Insert the mixture between the features and the output projection."""
         _, weight, _ = projection_of(self)  # type: ignore[arg-type]
-        init = str(getattr(args, "mos_init", "published"))  # checkpoints of version 0.1 have neither this nor the next
+        init = str(getattr(args, "mos_init", "published"))  # neither this nor the next is in checkpoints of 0.1
         dropout = getattr(args, "mos_dropout", 0.0)
         if dropout is None:
             dropout = getattr(args, "dropout", 0.0) if init == "published" else 0.0

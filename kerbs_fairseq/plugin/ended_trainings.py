@@ -1,4 +1,4 @@
-"""Trainings that have made all their updates: started again, they end at once."""
+"""Patch for finished trainings: if they are started again, they end at once."""
 
 import functools
 import logging
@@ -6,11 +6,11 @@ import sys
 from typing import Any, Callable
 
 logger = logging.getLogger(__name__)
-PROGRAMS = ("fairseq_cli.train", "__main__")  # where fairseq-train may live, the second with python -m
+PROGRAMS = ("fairseq_cli.train", "__main__")  # modules that may be fairseq-train, the second with python -m
 
 
 def ending_at_once(train: Any) -> Any:
-    """fairseq-train's ``train``, which makes an epoch: not one update more where all have been made."""
+    """Wrap fairseq-train's ``train``, which trains for an epoch: it ends at once if all updates have been made."""
 
     @functools.wraps(train)
     def train_if_any_is_left(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -31,7 +31,7 @@ def _end_finished_trainings() -> None:
 
     @functools.wraps(build)
     def trainer(self: Any, *args: Any, **kwargs: Any) -> None:
-        # only now is the program known: importing it here would change the logging of others
+        # the program is known only now; importing it would change the logging of other programs
         for name in PROGRAMS:
             program: Any = sys.modules.get(name)
             is_it = all(hasattr(program, function) for function in ("cli_main", "validate_and_save", "train"))

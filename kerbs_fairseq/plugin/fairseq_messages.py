@@ -1,7 +1,7 @@
-"""fairseq's tracebacks for mistakes that everybody makes, in one line with what to do; and warnings, at their cause.
+"""Patches that replace fairseq's tracebacks for common mistakes by one line, and remove the causes of warnings.
 
-A traceback is recognised by the functions of fairseq that it came through. Only fairseq's own console commands are
-changed: a program gets the exceptions as they are. ``FIXES`` are further entries of ``fairseq_patches.FIXES``.
+A traceback is recognized by the functions of fairseq in it. It is replaced in fairseq's own console commands only:
+other programs get the exceptions unchanged. ``FIXES`` are further entries of ``fairseq_patches.FIXES``.
 """
 
 import importlib
@@ -17,11 +17,11 @@ from kerbs_fairseq.runs.errors import UserError, command_name, reason, visible
 PREPROCESS = (
     "a folder that fairseq-preprocess has written is needed, with the languages and the task it was written for"
 )
-EXPECTED = (OSError, ValueError, RuntimeError)  # of files that are missing or damaged
+EXPECTED = (OSError, ValueError, RuntimeError)  # raised for files that are missing or damaged
 
 
 class Call(NamedTuple):
-    """A function that a traceback came through, and its local variables."""
+    """A function in a traceback, and its local variables."""
 
     module: str
     function: str
@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 def calls(traceback: Optional[TracebackType]) -> list[Call]:
-    """From the outermost to the innermost."""
+    """Return the calls in a traceback, the outermost first."""
     frames = []
     while traceback is not None:
         frame = traceback.tb_frame
@@ -39,17 +39,17 @@ def calls(traceback: Optional[TracebackType]) -> list[Call]:
 
 
 def through(path: list[Call], module: str, function: str) -> Optional[dict[str, Any]]:
-    """The variables of the innermost call of a function, in a module or below it; None if there was none."""
+    """Return the variables of the innermost call of a function in a module or its submodules; None if there is none."""
     same = (c for c in reversed(path) if c.function == function and f"{c.module}.".startswith(f"{module}."))
     call = next(same, None)
     return None if call is None else call.variables
 
 
-# --- one sentence for each mistake
+# --- one message for each kind of mistake
 
 
 def about_checkpoints(error: BaseException, path: list[Call]) -> Optional[str]:
-    """A file that is not a checkpoint, or that of another model."""
+    """Return the message about a file that is not a checkpoint, or is one of another model."""
     reading = through(path, "fairseq.checkpoint_utils", "load_checkpoint_to_cpu")
     if reading is not None:
         from kerbs_fairseq.plugin.checkpoint_loading import unreadable  # imports torch, which may be too old
@@ -70,7 +70,7 @@ def about_checkpoints(error: BaseException, path: list[Call]) -> Optional[str]:
 
 
 def about_data(error: BaseException, path: list[Call]) -> Optional[str]:
-    """A folder without data, or with files that are damaged or empty."""
+    """Return the message about a folder without data, or with files that are damaged or empty."""
     loading = through(path, "fairseq", "load_dataset")
     if loading is not None:
         task, split = loading.get("self"), loading.get("split", "")
@@ -86,13 +86,13 @@ def about_data(error: BaseException, path: list[Call]) -> Optional[str]:
         return f"{folder}: {error if isinstance(error, OSError) else reason(error)}: {PREPROCESS}"
     text = str(error)
     if through(path, "fairseq.data.indexed_dataset", "__getitem__") is not None or "indexed_dataset.py" in text:
-        last = text.strip().splitlines()[-1:] or [type(error).__name__]  # of a traceback of another process
+        last = text.strip().splitlines()[-1:] or [type(error).__name__]  # it may be a traceback of another process
         return f"the data are damaged ({last[0]}): write them again with fairseq-preprocess"
     return None
 
 
 def about_training(error: BaseException, path: list[Call]) -> Optional[str]:
-    """A loss that is no longer a number."""
+    """Return the message about a training that has diverged."""
     if not isinstance(error, FloatingPointError) or through(path, "fairseq.trainer", "train_step") is None:
         return None
     return (
@@ -102,7 +102,7 @@ def about_training(error: BaseException, path: list[Call]) -> Optional[str]:
 
 
 def about_saving(error: BaseException, path: list[Call]) -> Optional[str]:
-    """A disk that is full, or a folder that cannot be written to."""
+    """Return the message about a full disk, or a folder that cannot be written to."""
     if through(path, "fairseq.checkpoint_utils", "save_checkpoint") is None or not isinstance(
         error, (OSError, UserError)
     ):
@@ -115,7 +115,7 @@ def about_saving(error: BaseException, path: list[Call]) -> Optional[str]:
 
 
 def about_options(error: BaseException, path: list[Call]) -> Optional[str]:
-    """What fairseq's commands themselves check, or our choice of a backend, and say well."""
+    """Return the text of an error that is clear as it is: from checks in fairseq's commands or of ``KERBS_BACKEND``."""
     inner = path[-1] if path else Call("", "", {})
     known = isinstance(error, (AssertionError, ValueError)) or type(error) is Exception
     of_fairseq = inner.module.startswith("fairseq_cli.") or inner.function in ("filter_indices_by_size", "forced")
@@ -126,7 +126,7 @@ RULES = (about_checkpoints, about_data, about_training, about_saving, about_opti
 
 
 def explained(error: BaseException, traceback: Optional[TracebackType]) -> Optional[str]:
-    """What a user can do about an exception of fairseq's, in one line; None for anything else."""
+    """Return what a user can do about an exception of fairseq, in one line; None if no rule applies."""
     if not isinstance(error, Exception) or isinstance(error, MemoryError):
         return None
     path = calls(traceback)
@@ -146,7 +146,7 @@ def _explain_tracebacks() -> None:
     sys.excepthook = hook
 
 
-# --- what is known before anything is tried
+# --- checks before training and generation
 
 
 def _check_before_training() -> None:
@@ -188,7 +188,7 @@ def _check_before_training() -> None:
     FP16Optimizer.build_fp32_params = classmethod(build_fp32_params)
 
 
-# --- faults of fairseq's own
+# --- bugs of fairseq itself
 
 
 def _close_what_was_opened() -> None:
@@ -237,7 +237,7 @@ def _todays_torch_calls() -> None:
         given = {**dict(zip(names, args)), **kwargs}
         padding, other = given.get("key_padding_mask"), given.get("attn_mask")
         if padding is not None and padding.dtype == torch.bool and other is not None and other.is_floating_point():
-            # as torch does it, behind its warning
+            # the conversion that torch makes after its warning
             empty = torch.zeros_like(padding, dtype=other.dtype)
             given["key_padding_mask"] = empty.masked_fill_(padding, -torch.inf)
         return functional.multi_head_attention_forward(**given)

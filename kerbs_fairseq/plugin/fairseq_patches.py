@@ -1,8 +1,8 @@
-"""Run-time repairs of fairseq 0.12.2 on today's torch and numpy, and of faults of its own.
+"""Run-time patches that let fairseq 0.12.2 work with current torch and numpy, and fix some of its own bugs.
 
 A fix is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
 names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the fixes and why each one is active.
-``KERBS_FAIRSEQ_SKIP_FIXES=name,name`` leaves some out, to see what a fix is good for or whether it is to blame.
+``KERBS_FAIRSEQ_SKIP_FIXES=name,name`` leaves some out, to test what a fix does or whether it causes a problem.
 """
 
 import importlib
@@ -16,11 +16,11 @@ from kerbs_fairseq.plugin import ended_trainings, fairseq_messages, whole_checkp
 from kerbs_fairseq.plugin.refusal import refuse
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
-MARK = "_kerbs_fairseq_fixes"  # the set of applied fixes, kept on the fairseq package: survives a second copy of us
+MARK = "_kerbs_fairseq_fixes"  # set of applied fixes on the fairseq package: a second copy of ours sees it too
 
 
 class Fix(NamedTuple):
-    """One repair: what breaks without it (for people), whether it is needed here, and how it is made."""
+    """A patch: what breaks without it (shown to users), whether it is needed here, and the function that applies it."""
 
     name: str
     reason: str
@@ -29,7 +29,7 @@ class Fix(NamedTuple):
 
 
 def view_of(module: types.ModuleType, **changed: Any) -> types.ModuleType:
-    """A stand-in for ``module`` with some attributes changed, to be seen by one importing module only."""
+    """Return a proxy of ``module`` with some attributes changed, to be assigned in selected importing modules only."""
     view = types.ModuleType(module.__name__, f"{module.__name__}, as kerbs_fairseq shows it to fairseq")
     view.__dict__.update(changed)
     view.__dict__["__getattr__"] = lambda name: getattr(module, name)
@@ -112,7 +112,7 @@ def _hydra_complains() -> bool:
 
 def _quiet_hydra() -> None:
     warnings.filterwarnings("ignore", module=r"hydra\.")
-    # raised on behalf of whoever called fairseq, so only the text tells it
+    # attributed to the caller of fairseq, so it can be recognized only by its text
     warnings.filterwarnings("ignore", message=r"\s*'config' is validated against ConfigStore schema")
 
 
@@ -120,7 +120,7 @@ def _quiet_hydra() -> None:
 
 
 def _always() -> bool:
-    return True  # the fault is fairseq's own, whatever is installed beside it
+    return True  # the bug is fairseq's own, whatever else is installed
 
 
 def _ddp_on_cpu() -> None:
@@ -144,7 +144,7 @@ def _ddp_ignores_copies() -> None:
     wrap = distributed_fairseq_model.DistributedDataParallel
 
     def DistributedDataParallel(module: Any, **kwargs: Any) -> Any:  # noqa: N802
-        # a layer's own parameters are those copies, and nothing else; optimizers keep them, as checkpoints have them
+        # a layer's direct parameters are exactly those copies; optimizers keep them, because checkpoints have them
         layers = [(name, x) for name, x in module.named_modules() if isinstance(x, TransformerEncoderLayerBase)]
         copies = [f"{name}.{copy}" for name, layer in layers for copy in layer._parameters]
         ignored = [*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *copies]
@@ -247,12 +247,12 @@ FIXES = (
 
 
 def skipped() -> set[str]:
-    """The names that the environment variable leaves out."""
+    """Return the names of the fixes that the environment variable leaves out."""
     return {name.strip() for name in os.environ.get(SKIP_VARIABLE, "").split(",") if name.strip()}
 
 
 def skip_fault() -> Optional[str]:
-    """What is wrong with that variable, or None: an unknown name is an error, not silence."""
+    """Return the error message if that variable has an unknown name, else None."""
     unknown = skipped() - {fix.name for fix in FIXES}
     if not unknown:
         return None
@@ -261,7 +261,7 @@ def skip_fault() -> Optional[str]:
 
 
 def apply() -> list[str]:
-    """Make every fix that is needed and not made yet; the names of all that are now in force, in order."""
+    """Apply every fix that is needed and not applied yet; return the names of all that are active, in order."""
     import fairseq
 
     made: set[str] = fairseq.__dict__.setdefault(MARK, set())

@@ -1,10 +1,10 @@
-"""``--kerbs-prune SHARE`` of fairseq-generate, -interactive and -eval-lm: leave out senses that training did not use.
+"""``--kerbs-prune SHARE`` of fairseq-generate, -interactive and -eval-lm: leave out the least used senses.
 
 A word loses its least used senses as long as they had, together, at most SHARE of the word's usage in training. Usage
-is Σ P(sense) over the occurrences of the word as a target, a mean in which the last 1/β updates count most. So SHARE is
-an estimate of how much the summed P(word) falls on the contexts of the training. On those that the usage was counted
-from, with the weights of that time, it falls by no more, if no sense of the word has moved since: a move sets the usage
-of a sense to a mean (``keep``) or to a half (``split``). No word is sure to lose as little on other contexts.
+is Σ P(sense) over the occurrences of the word as a target, a moving average over about the last 1/β updates. So SHARE
+estimates how much the summed P(word) decreases in the contexts of the training. In the contexts that the usage was
+counted in, with the weights of that time, it decreases by no more, if no sense of the word has moved since: a move sets
+the usage of a sense to a mean (``keep``) or to a half (``split``). For other contexts there is no such bound.
 """
 
 import argparse
@@ -17,14 +17,14 @@ from kerbs_fairseq.plugin.refusal import refuse
 
 logger = logging.getLogger(__name__)
 
-asked = {"share": 0.0}  # by the command line of this process
+asked = {"share": 0.0}  # set by the command line of this process
 
 
 class PruneAction(argparse.Action):
-    """Keeps the share for models that are loaded later: fairseq drops options that it does not know."""
+    """An action that stores the share for models that are loaded later: fairseq drops options that it does not know."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Refuse a value that is not a share."""
+        """Store the share; refuse a value outside [0, 1)."""
         try:
             share = float(values)
         except ValueError:
@@ -35,10 +35,10 @@ class PruneAction(argparse.Action):
 
 
 def with_prune(add: Callable[..., Any]) -> Callable[..., Any]:
-    """One of fairseq's functions that add options to a parser, with ours added."""
+    """Wrap one of fairseq's functions that add options to a parser, so that it adds ``--kerbs-prune`` too."""
 
     def add_args(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        asked["share"] = 0.0  # a new command line; that of an earlier command in this process is over
+        asked["share"] = 0.0  # forget the value of an earlier command line in this process
         group = add(parser, *args, **kwargs)
         parser.add_argument(
             "--kerbs-prune",
@@ -54,7 +54,7 @@ def with_prune(add: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register() -> None:
-    """Have the option in fairseq's parsers, and its effect where fairseq prepares a model for use."""
+    """Add the option to fairseq's parsers, and prune where fairseq prepares a model for inference."""
     from fairseq import options
     from fairseq.models import BaseFairseqModel
 
@@ -64,7 +64,7 @@ def register() -> None:
 
 
 def pruning(prepare: Callable[..., None]) -> Callable[..., None]:
-    """``prepare_for_inference_`` of any model, with pruning behind it."""
+    """Wrap ``prepare_for_inference_`` of any model so that it prunes a KerBS layer afterwards."""
 
     @functools.wraps(prepare)
     def prepare_for_inference_(self: Any, cfg: Any) -> None:
@@ -79,12 +79,12 @@ def pruning(prepare: Callable[..., None]) -> Callable[..., None]:
 
 
 def prune(head: KernelizedBayesianSoftmax) -> None:
-    """Before a model is used: leave out what the command line asks to leave out, and say what that saves."""
+    """Prune the senses of ``head`` as the command line asks, and log how many are left out."""
     head.prune = asked["share"]
     if not head.prune:
         return
     usage = head.statistics.usage
-    if not bool(usage.any()):  # not counted, or all forgotten at the last event (--kerbs-strategy released)
+    if not bool(usage.any()):  # not counted, or reset at the last event (--kerbs-strategy released)
         logger.warning("--kerbs-prune has no effect: the model has no statistics of its senses")
         head.prune = 0.0
         return

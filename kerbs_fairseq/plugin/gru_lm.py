@@ -55,14 +55,14 @@ class GruDecoder(FairseqIncrementalDecoder):
     def forward(
         self, prev_output_tokens: Tensor, encoder_out: None = None, incremental_state: State = None, **kwargs: Any
     ) -> tuple[Tensor, None]:
-        """Tokens (batch, length) → scores (batch, length, words); the last token only, in incremental decoding."""
+        """Return logits (batch, length, words) of tokens (batch, length); only of the last in incremental decoding."""
         features, extra = self.extract_features(prev_output_tokens, incremental_state=incremental_state)
         return self.output_layer(features), extra
 
     def extract_features(
         self, prev_output_tokens: Tensor, encoder_out: None = None, incremental_state: State = None, **kwargs: Any
     ) -> tuple[Tensor, None]:
-        """Tokens (batch, length) → features (batch, length, d)."""
+        """Return features (batch, length, d) of tokens (batch, length)."""
         hidden = None
         if incremental_state is not None:
             saved = self.get_incremental_state(incremental_state, "hidden")
@@ -76,24 +76,24 @@ class GruDecoder(FairseqIncrementalDecoder):
         return (x if self.project is None else self.dropout(self.project(x))), None
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """(..., d) → scores (..., words)."""
+        """Return logits (..., words) of features (..., d)."""
         return self.output_projection(features)
 
     def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
-        """Follow the beams: the hidden state (batch, layers, d) is reordered with them."""
+        """Reorder the hidden state (batch, layers, d) with the beams."""
         saved = self.get_incremental_state(incremental_state, "hidden")
         if saved is not None:
             hidden = saved["hidden"].index_select(0, new_order)
             self.set_incremental_state(incremental_state, "hidden", {"hidden": hidden})
 
     def max_positions(self) -> int:
-        """The longest text."""
+        """Return the maximum length of a text, in tokens."""
         return self.max_target_positions
 
 
 @register_model("gru_lm", dataclass=GruLanguageModelConfig)
 class GruLanguageModel(FairseqLanguageModel):
-    """The paper's testbed for language modelling."""
+    """The GRU language model of the paper."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "GruLanguageModel":

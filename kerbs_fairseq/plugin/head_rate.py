@@ -1,7 +1,7 @@
-"""``--kerbs-head-rate``: a learning rate of their own for the sense vectors.
+"""``--kerbs-head-rate``: a separate learning rate for the sense vectors.
 
-fairseq gives all parameters one rate, and with ``--fp16`` keeps them in one flat tensor, so the step itself is scaled
-after it was made.
+fairseq has one learning rate for all parameters, and with ``--fp16`` keeps them in one flat tensor, so the step itself
+is scaled after it has been made.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from kerbs_fairseq.allocation.parameter_rows import ParameterRows
 
 @contextmanager
 def scaled(decoder: Any, optimizer: Any) -> Iterator[None]:
-    """Within this context the optimizer makes a step; that of the sense vectors is multiplied by the rate."""
+    """Within this context the optimizer makes a step; the step of the sense vectors is multiplied by the rate."""
     rate: float = decoder.update_hook.head_rate
     vectors = decoder.head.senses.vectors
     if rate == 1 or not vectors.requires_grad:

@@ -1,4 +1,4 @@
-"""Log-probabilities that fairseq need not normalise again.
+"""Log-probabilities that fairseq does not normalize again.
 
 fairseq's generator divides what a decoder returns by the temperature and takes its log-softmax: two passes over all
 words, which change nothing where the decoder returns log-probabilities and the temperature is 1.
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 class LogProbs(Tensor):
-    """Log-probabilities (..., words) of a decoder in evaluation; slices of it are too, all else is a plain tensor."""
+    """Log-probabilities (..., words) of a decoder in evaluation. Slices keep the class; all else is a plain tensor."""
 
-    made_at: int  # version of the memory when it was written: a later change makes it something else
+    made_at: int  # version counter when it was marked: in-place changes increase it
 
     @classmethod
     def of(cls, log_probs: Tensor) -> Tensor:
-        """``log_probs`` marked as such, where changes can be seen."""
+        """Return ``log_probs`` as this class; as they are with gradients, or without a version counter."""
         if torch.is_grad_enabled() or log_probs.is_inference():
             return log_probs
         marked = log_probs.as_subclass(cls)
@@ -26,7 +26,7 @@ class LogProbs(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Optional[dict[str, Any]] = None) -> Any:
-        """Division by a temperature of 1 is left out; only slices stay marked."""
+        """Skip a division by the temperature 1, and keep the class for slices only."""
         if func is Tensor.div_ and not kwargs and len(args) == 2 and isinstance(args[1], (int, float)) and args[1] == 1:
             return args[0]
         with torch._C.DisableTorchFunctionSubclass():
@@ -40,7 +40,7 @@ class LogProbs(Tensor):
 
 
 def normalized(scores: Tensor) -> Optional[Tensor]:
-    """``scores`` as a plain tensor if they are unchanged log-probabilities; else None."""
+    """Return ``scores`` as a plain tensor if they are unchanged log-probabilities, else None."""
     if not isinstance(scores, LogProbs):
         return None
     plain = scores.as_subclass(Tensor)

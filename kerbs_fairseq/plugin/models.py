@@ -33,10 +33,10 @@ HEADS: dict[str, tuple[type[HeadDecoder], type[FairseqDataclass]]] = {
 
 
 def check_no_adaptive_softmax(args: Any, model: type) -> None:
-    """Refuse an adaptive softmax, an option or the architecture's default, before fairseq tries to build one."""
+    """Refuse an adaptive softmax, by an option or the architecture's default, before fairseq tries to build one."""
     cutoff = getattr(args, "adaptive_softmax_cutoff", None)
     asked = cutoff is not None
-    if issubclass(model, (LSTMModel, LSTMLanguageModel)):  # they have these by default, and use them only if told to
+    if issubclass(model, (LSTMModel, LSTMLanguageModel)):  # their default, used with adaptive_loss only
         asked = cutoff not in (None, LSTM_CUTOFF)
     if asked or getattr(args, "criterion", None) == "adaptive_loss":
         refuse(
@@ -56,7 +56,7 @@ def check_task(task: Any) -> None:
 
 
 def twin_of(base: str, prefix: str) -> type:
-    """The model class ``prefix``_``base``."""
+    """Return the model class ``prefix``_``base``."""
     Base = models.MODEL_REGISTRY[base]
     head, options = HEADS[prefix]
 
@@ -78,14 +78,14 @@ def twin_of(base: str, prefix: str) -> type:
         def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 result = super().load_state_dict(state_dict, *args, **kwargs)
-            except (RuntimeError, KeyError) as error:  # fairseq looks for names of its own
+            except (RuntimeError, KeyError) as error:  # fairseq reads keys that may be missing
                 refuse(f"the checkpoint does not fit the architecture: {pretrained.misfit(error)}")
             if isinstance(self.decoder, KerbsDecoder):
                 starting.finish(self)
             return result
 
         def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-            super().upgrade_state_dict_named(state_dict, name)  # where fairseq repairs what it can, BART's embeddings
+            super().upgrade_state_dict_named(state_dict, name)  # fairseq adapts what it can, such as BART's embeddings
             check_shapes(self, state_dict)
 
         def __prepare_scriptable__(self) -> Any:
@@ -94,7 +94,7 @@ def twin_of(base: str, prefix: str) -> type:
         @classmethod
         def add_args(cls, parser: Any) -> None:
             super().add_args(parser)
-            if getattr(cls, "__dataclass", None) is None:  # fairseq reads the dataclass itself where there is one
+            if getattr(cls, "__dataclass", None) is None:  # fairseq reads the dataclass itself if there is one
                 gen_parser_from_dataclass(parser, options(), delete_default=True)
 
     Twin.__name__ = Twin.__qualname__ = f"{prefix.capitalize()}{Base.__name__}"
@@ -106,7 +106,7 @@ def twin_of(base: str, prefix: str) -> type:
 
 
 def with_options(base: Optional[type], options: type[FairseqDataclass]) -> Optional[type]:
-    """The configuration dataclass of a model with the options of a head added; None if it has none."""
+    """Return a model's configuration dataclass with the options of a head added; None if the model has none."""
     if base is None:
         return None
     name = f"{options.__name__}{base.__name__}"
@@ -116,7 +116,7 @@ def with_options(base: Optional[type], options: type[FairseqDataclass]) -> Optio
 
 
 def with_defaults(architecture: Callable[[Any], None], options: type[FairseqDataclass]) -> Callable[[Any], None]:
-    """The function that sets an architecture's defaults, with the defaults of a head's options added."""
+    """Wrap the function that sets an architecture's defaults so that it also sets those of a head's options."""
 
     @functools.wraps(architecture)
     def set_defaults(args: Any) -> None:
@@ -148,12 +148,12 @@ def add_twins(base: str) -> None:
 
 
 def add_refusal(base: str, reason: str) -> None:
-    """Register twins of ``base`` that only say why they do not exist: better than an unknown name."""
+    """Register twins of ``base`` that only report ``reason``, instead of leaving the names unknown."""
     Base: Any = models.MODEL_REGISTRY[base]
     for prefix in HEADS:
         name = f"{prefix}_{base}"
 
-        class Refused(Base):  # with the options of its base: the reason must come before complaints about those
+        class Refused(Base):  # has the options of its base, so that the reason is reported before errors about options
             @classmethod
             def build_model(cls, args: Any, task: Any, name: str = name) -> Any:
                 refuse(f"{name}: {reason}")
@@ -165,7 +165,7 @@ def add_refusal(base: str, reason: str) -> None:
 
 
 def register() -> None:
-    """Twins and refusals for all models that fairseq has registered by now."""
+    """Install the hooks in fairseq, and register twins or refusals for the models that it has registered by now."""
     if "kerbs_transformer" in models.MODEL_REGISTRY:
         return
     generation.register()

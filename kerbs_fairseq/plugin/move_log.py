@@ -1,7 +1,7 @@
 """``--kerbs-move-log FILE``: every move of a sense as a row of a table.
 
-A run that was interrupted and resumed leaves the same table as one that was not. What cannot be written does not stop a
-training: it is said once, and tried again at the next event.
+A run that was interrupted and resumed writes the same table as one that was not. A failed write does not stop the
+training: it is reported once, and repeated at the next event.
 """
 
 import itertools
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class MoveLog:
-    """A file of tab-separated values, with a line for the names of the columns."""
+    """A file of tab-separated values with a header line."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -31,7 +31,7 @@ class MoveLog:
         self.warned = False
 
     def begin(self, update: int) -> None:
-        """At the start of a process that goes on from ``update`` updates: what was written of later ones goes."""
+        """Begin the table in a process that resumes after ``update`` updates; rows of later updates are removed."""
         rows = self._rows()
         if rows and update == 0:
             self._put_aside()
@@ -39,7 +39,7 @@ class MoveLog:
         table = b"".join(map(self._line, [[HEADER], *kept]))
         try:
             if rows and update and self.path.read_bytes().startswith(table):
-                os.truncate(self.path, len(table))  # which a full disk allows
+                os.truncate(self.path, len(table))  # which works on a full disk too
             else:
                 files.write(self.path, table)
         except (UserError, OSError) as problem:
@@ -47,7 +47,7 @@ class MoveLog:
         self.size, self.waiting = len(table), b""
 
     def _put_aside(self) -> None:
-        """The moves of another run, or of this one when it was killed before its first checkpoint: nothing is lost."""
+        """Rename a table of another run, or of this one if it was killed before its first checkpoint, to keep it."""
         real = files.destination(self.path)
         aside = next(path for n in itertools.count(1) if not (path := real.with_name(f"{real.name}.{n}")).exists())
         try:
@@ -59,7 +59,7 @@ class MoveLog:
         logger.warning(f"--kerbs-move-log {self.path} had moves of a training that does not go on: they are in {aside}")
 
     def _rows(self) -> list[list[str]]:
-        """What is there."""
+        """Return the rows that the file has already."""
         try:
             real = files.destination(self.path)
             return move_rows(files.read_text(real)) if real.exists() else []
@@ -82,7 +82,7 @@ class MoveLog:
             with self.path.open("r+b") as file:
                 if file.seek(0, os.SEEK_END) < self.size:
                     raise OSError("another program has made it shorter")
-                file.truncate(self.size)  # half a line may be left of a write that failed
+                file.truncate(self.size)  # a failed write may have left part of a line
                 file.seek(self.size)
                 file.write(self.waiting)
         except OSError as error:

@@ -19,7 +19,7 @@ from kerbs_fairseq.plugin.refusal import refuse
 
 START_SPLITS = ("auto", "noise", "contexts")
 
-# What an option is if it is not given, by --kerbs-preset.
+# The values of options that are not given, by --kerbs-preset.
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {
         "kerbs_senses": 1.5,
@@ -43,7 +43,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def by_preset(name: str, text: str) -> dict[str, str]:
-    """The help of an option whose default depends on the preset."""
+    """Return the help of an option whose default depends on the preset."""
     default, paper = (PRESETS[preset][name] for preset in ("default", "paper"))
     return {"help": f"{text} (default: {default}; with --kerbs-preset paper: {paper})"}
 
@@ -196,28 +196,28 @@ class KerbsOptions(FairseqDataclass):
 
 
 class StartOptions(NamedTuple):
-    """How a model starts from a softmax."""
+    """Options of a model that starts from a softmax."""
 
     noise: Optional[float]
     split: str
     seed: int
-    useless: tuple[str, ...] = ()  # options that were given, and have no effect there
+    useless: tuple[str, ...] = ()  # given options that have no effect in that case
 
     @classmethod
     def of(cls, args: Any, given: Sequence[str] = ()) -> "StartOptions":
-        """From ``--kerbs-start-…``, or a refusal; ``given`` are the options that were given."""
+        """Read ``--kerbs-start-…``, or refuse the values; ``given`` are the names of the options that were given."""
         noise, split = args.kerbs_start_noise, str(args.kerbs_start_split)
         if noise is not None and not 0 <= noise < float("inf"):
             refuse(f"--kerbs-start-noise {noise:g}: it must be 0 or more")
         if noise == 0 and split == "contexts":
             refuse(f"--kerbs-start-split {split} has no effect with --kerbs-start-noise 0: leave it out")
-        # a preset without biases needs one to be asked for
+        # with a preset without biases, --kerbs-bias has to be given
         needed = PRESETS[str(args.kerbs_preset)]["kerbs_bias"] == "none"
         useless = ("kerbs_init_vectors",) if needed else ("kerbs_init_vectors", "kerbs_bias")
         return cls(noise, split, args.kerbs_seed + 1, tuple(name for name in useless if name in given))
 
 
-RESOLVED = "kerbs_resolved"  # in settings whose options have all been given their values
+RESOLVED = "kerbs_resolved"  # marks settings in which every option has its value
 _LOADING: ContextVar[bool] = ContextVar("loading", default=False)
 
 
@@ -239,9 +239,9 @@ class Resolved(NamedTuple):
 
 
 def resolve(args: Any) -> Resolved:
-    """Give every option in ``args`` that depends on a preset its value, in place.
+    """Set every option in ``args`` that depends on a preset, in place.
 
-    A checkpoint has the values that it was trained with, whatever the defaults are now: nothing of it counts as given.
+    A checkpoint has the values that it was trained with, whatever the defaults are now: none of them counts as given.
     """
     fill(args, KerbsOptions)
     missing = [name for name in PRESETS["default"] if getattr(args, name, None) is None]
@@ -254,14 +254,14 @@ def resolve(args: Any) -> Resolved:
         setattr(args, name, PRESETS[preset][name])
     args.kerbs_preset = preset
     if args.kerbs_seed is None:
-        args.kerbs_seed = torch.initial_seed() % 2**31  # what --seed has set, on every worker
-    if not OmegaConf.is_config(args):  # which fairseq makes anew for every model, and does not save
+        args.kerbs_seed = torch.initial_seed() % 2**31  # set by --seed, on every worker
+    if not OmegaConf.is_config(args):  # fairseq makes a new config for every model, and does not save it
         setattr(args, RESOLVED, True)
     return Resolved(given, loaded)
 
 
 def fill(args: Any, options: type[FairseqDataclass]) -> None:
-    """Give every option that ``args`` does not have at all its default: a program may pass a bare namespace."""
+    """Set every option that is missing in ``args`` to its default: a program may pass a bare namespace."""
     for option in fields(options):
         if option.name != "_name" and not hasattr(args, option.name):
             with open_dict(args) if OmegaConf.is_config(args) else contextlib.nullcontext():
@@ -269,7 +269,7 @@ def fill(args: Any, options: type[FairseqDataclass]) -> None:
 
 
 def is_given(value: Any, default: Any) -> bool:
-    """Whether an option has another value than its default; a choice may be an enum or its text."""
+    """Return whether an option has another value than its default; a choice may be an enum or its text."""
     return value is not None and value != default and str(value) != str(default)
 
 

@@ -1,8 +1,8 @@
 """Training that starts from a checkpoint of the stock model: its softmax becomes the senses of the KerBS layer.
 
-``--finetune-from-model`` and ``--restore-file`` with ``--reset-optimizer`` come here, and so does ``kerbs-convert``. A
-word's row becomes its senses, with biases that leave its probability as it was (functional/from_softmax.py). What is
-done when the model has been loaded is in plugin/starting.py.
+Used by ``--finetune-from-model``, by ``--restore-file`` with ``--reset-optimizer``, and by ``kerbs-convert``. A word's
+row becomes its senses, with biases that keep its probability (functional/from_softmax.py). plugin/starting.py has the
+steps that follow when the model has been loaded.
 """
 
 import logging
@@ -23,11 +23,11 @@ from kerbs_fairseq.runs.checkpoint import BIAS, HEAD, MAP, VECTORS, VOCABULARY, 
 
 logger = logging.getLogger(__name__)
 
-PROJECTIONS = ("output_projection", "fc_out")  # what Transformers and LSTMs call their last matrix
+PROJECTIONS = ("output_projection", "fc_out")  # names of the output projection of Transformers and LSTMs
 
 
 class Softmax(NamedTuple):
-    """The output layer of a stock checkpoint: ``weight`` (V, d), ``bias`` (V,) or None, and where they stood."""
+    """The output layer of a stock checkpoint: ``weight`` (V, d), ``bias`` (V,) or None, and the keys to remove."""
 
     weight: Tensor
     bias: Optional[Tensor]
@@ -35,17 +35,17 @@ class Softmax(NamedTuple):
 
 
 class Loading(NamedTuple):
-    """What a trainer is doing while its model loads a checkpoint."""
+    """The trainer whose model is loading a checkpoint, and whether it resets the optimizer."""
 
     trainer: Any
     reset_optimizer: bool
 
 
-loading: list[Loading] = []  # the trainer at work, if any
+loading: list[Loading] = []  # the last one is the current one
 
 
 def softmax_in(state: dict[str, Any], name: str) -> Softmax:
-    """Find the output layer of the decoder called ``name`` in the state of a stock model, or refuse."""
+    """Return the output layer of the decoder called ``name`` in the state dict of a stock model, or refuse it."""
     if any(key.startswith(f"{name}.adaptive_softmax.") for key in state):
         refuse(
             "the checkpoint has an adaptive softmax, whose words have vectors of different sizes: KerBS cannot start "
@@ -66,7 +66,7 @@ def softmax_in(state: dict[str, Any], name: str) -> Softmax:
 
 
 def check(decoder: Any, softmax: Softmax) -> None:
-    """Refuse a softmax that this decoder's senses cannot stand for."""
+    """Refuse a softmax that this decoder's senses cannot represent, and options that do not fit such a start."""
     head = decoder.head
     words, d = softmax.weight.shape
     if words != head.n_words:
@@ -105,7 +105,7 @@ def check(decoder: Any, softmax: Softmax) -> None:
 
 
 def convert(decoder: Any, state: dict[str, Any], name: str) -> None:
-    """Put senses in the place of the softmax in ``state``, in place, for the decoder called ``name``."""
+    """Replace the softmax in the state dict ``state`` by senses, in place, for the decoder called ``name``."""
     softmax = drop_mask(decoder, softmax_in(state, name))
     check(decoder, softmax)
     head: KernelizedBayesianSoftmax = decoder.head
@@ -130,14 +130,14 @@ def convert(decoder: Any, state: dict[str, Any], name: str) -> None:
 
 
 def drop_mask(decoder: Any, softmax: Softmax) -> Softmax:
-    """Without the row of ``<mask>``, which BART's pretraining adds to the dictionary and translation does not have."""
+    """Drop the row of ``<mask>``, which BART's pretraining adds to the dictionary and translation does not have."""
     if len(softmax.weight) == decoder.head.n_words + 1 and "<mask>" not in decoder.dictionary and is_bart(decoder):
         return softmax._replace(weight=softmax.weight[:-1], bias=None if softmax.bias is None else softmax.bias[:-1])
     return softmax
 
 
 def drop_mask_senses(decoder: Any, state: dict[str, Any], prefix: str) -> None:
-    """The same for a KerBS checkpoint, in place: without the senses of ``<mask>`` and what is known of the word."""
+    """Drop the senses and the statistics of ``<mask>`` from a KerBS state dict of BART, in place."""
     words, n = state.get(prefix + MAP), decoder.head.n_words
     if not is_bart(decoder) or words is None or "<mask>" in decoder.dictionary or int(words.max()) != n:
         return
@@ -159,12 +159,12 @@ def drop_mask_senses(decoder: Any, state: dict[str, Any], prefix: str) -> None:
 
 
 def is_bart(decoder: Any) -> bool:
-    """Whether fairseq drops the last row of its embeddings where a dictionary has no ``<mask>``."""
+    """Return whether this is BART, whose last embedding fairseq drops if a dictionary has no ``<mask>``."""
     return bool(getattr(decoder, "of_bart", False))
 
 
 def misfit(error: Exception) -> str:
-    """What torch says of a state that does not fit, in a line."""
+    """Return torch's error about a state dict that does not fit, in one line."""
     if isinstance(error, KeyError):
         return f"it lacks {error.args[0]}"
     parts = []
@@ -178,7 +178,7 @@ def misfit(error: Exception) -> str:
 
 @contextmanager
 def at_work(trainer: Any, reset_optimizer: bool) -> Iterator[None]:
-    """Within this context a model knows the trainer that loads it."""
+    """Within this context ``trainer`` loads a checkpoint into its model, which finds it in :data:`loading`."""
     loading.append(Loading(trainer, reset_optimizer))
     try:
         yield
@@ -187,7 +187,7 @@ def at_work(trainer: Any, reset_optimizer: bool) -> Iterator[None]:
 
 
 def check_used(given: list[str]) -> None:
-    """Refuse options of a start from a softmax that are ``given`` to a training that starts from nothing."""
+    """Refuse options of a start from a softmax that are ``given`` to a training that starts from scratch."""
     for name in ("kerbs_start_noise", "kerbs_start_split"):
         if name in given:
             refuse(

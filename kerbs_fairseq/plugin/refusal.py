@@ -1,4 +1,4 @@
-"""A user's mistake, told in one line."""
+"""Errors that the user can correct, reported in one line."""
 
 from typing import NoReturn
 
@@ -6,5 +6,5 @@ from kerbs_fairseq.runs import errors
 
 
 def refuse(message: str) -> NoReturn:
-    """One line where a fairseq command is the main program, a UserError in any other program."""
+    """Exit with ``message`` if a fairseq command is the main program; raise a UserError in any other program."""
     errors.refuse(f"kerbs_fairseq: {message}")

@@ -1,10 +1,10 @@
-"""What activating the plugin does: repair fairseq, then register what we add to it. All by being imported."""
+"""Patch fairseq, then register the models, the criterion and the options. Importing this module does it all."""
 
 from kerbs_fairseq.plugin import fairseq_patches
 
 applied = fairseq_patches.apply()
 
-# Works only on a fairseq that has been repaired.
+# These modules need the patched fairseq.
 from kerbs_fairseq.plugin import criterion, generation, gru_lm, models  # noqa: E402, F401
 
 models.register()

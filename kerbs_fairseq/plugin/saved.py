@@ -1,6 +1,6 @@
-"""Models from checkpoints that have been read already, by the code that fairseq's own commands build them with.
+"""Build models from checkpoints that have been read already, with the code that fairseq's own commands use.
 
-fairseq loads a file and runs what is in it; here the settings come from a :class:`Checkpoint` that was read safely.
+fairseq unpickles whatever a file contains; here the settings come from a :class:`Checkpoint` that was read safely.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ class Built(NamedTuple):
 
     @property
     def split(self) -> str:
-        """The first validation set."""
+        """The name of the first validation set."""
         return str(self.cfg.dataset.valid_subset).split(",")[0]
 
 
 @contextlib.contextmanager
 def damage_is_told(checkpoint: Checkpoint, data: Path) -> Iterator[None]:
-    """Turn what fairseq and torch raise over a model or data that are damaged, or of something else, into a line."""
+    """Raise a UserError in place of errors of fairseq and torch: the model or the data are damaged or do not fit."""
     try:
         yield
     except (UserError, MemoryError):
@@ -48,14 +48,14 @@ def damage_is_told(checkpoint: Checkpoint, data: Path) -> Iterator[None]:
 
 
 def import_user_dir(folder: Optional[Path]) -> None:
-    """What ``--user-dir`` does."""
+    """Import ``folder`` as ``--user-dir`` does."""
     if folder is not None:
         with told(f"--user-dir {folder} cannot be imported"):
             utils.import_user_module(Namespace(user_dir=str(folder)))
 
 
 def architecture(checkpoint: Checkpoint) -> str:
-    """The name of the model's architecture; refused if fairseq does not know it."""
+    """Return the name of the model's architecture; raise a UserError if fairseq does not know it."""
     name = checkpoint.code.architecture
     if not name:
         raise UserError(f"{checkpoint.path} does not say which architecture it is of: it has neither args nor cfg")
@@ -66,7 +66,7 @@ def architecture(checkpoint: Checkpoint) -> str:
 
 
 def configured(checkpoint: Checkpoint, name: str, data: Path, changes: Mapping[str, Any]) -> Any:
-    """fairseq's settings of the checkpoint, for the architecture ``name`` with ``changes`` of the model's options."""
+    """Return the checkpoint's settings for the architecture ``name``, with ``changes`` of the model's options."""
     state = dict(checkpoint.state)
     with told(f"{checkpoint.path} has settings that cannot be read"):
         if state.get("args") is not None:
@@ -87,15 +87,15 @@ def configured(checkpoint: Checkpoint, name: str, data: Path, changes: Mapping[s
 
 
 def names_in(part: Any) -> list[str]:
-    """The options in a part of the settings, of either form."""
+    """Return the names of the options in a part of the settings, a namespace or a configuration."""
     return list(vars(part) if isinstance(part, Namespace) else part)
 
 
 def build(checkpoint: Checkpoint, name: str, data: Path, changes: Mapping[str, Any]) -> Built:
-    """A new model of the architecture ``name``, and its task on the folder ``data``."""
+    """Build a new model of the architecture ``name``, and its task on the folder ``data``."""
     if not data.is_dir():
         raise UserError(f"--data {data} is not a directory")
-    same = name == checkpoint.code.architecture  # or its settings are changed for another output layer
+    same = name == checkpoint.code.architecture  # else its settings are changed for another output layer
     cfg = configured(checkpoint, name, data, changes)
     with told(f"--data {data} does not fit the checkpoint"):
         task = tasks.setup_task(cfg.task)
@@ -106,7 +106,7 @@ def build(checkpoint: Checkpoint, name: str, data: Path, changes: Mapping[str, A
 
 
 def load_validation(built: Built) -> bool:
-    """Load the validation set; False if there is none."""
+    """Load the validation set; return False if there is none."""
     try:
         built.task.load_dataset(built.split)
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def load_validation(built: Built) -> bool:
 
 @torch.no_grad()
 def perplexity(built: Built) -> float:
-    """On the whole validation set, which must be loaded."""
+    """Return the perplexity on the whole validation set, which must be loaded."""
     total, tokens = 0.0, 0
     built.model.eval()
     for sample in batches(built.task, built.model, built.split, shuffle=False):
@@ -132,7 +132,7 @@ def perplexity(built: Built) -> float:
 
 
 def saved_state(checkpoint: Checkpoint, built: Built) -> dict[str, Any]:
-    """The checkpoint with the model and the settings of ``built``, and without the optimizer's state."""
+    """Return the checkpoint with the model and the settings of ``built``, and without the optimizer's state."""
     state = {**checkpoint.state, "args": None, MODEL: built.model.state_dict()}
     cfg = built.cfg
     state["cfg"] = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg

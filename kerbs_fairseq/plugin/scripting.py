@@ -1,7 +1,7 @@
-"""``torch.jit.script`` of a twin: a stock model with the prepared tables of its head in the place of the last matrix.
+"""``torch.jit.script`` of a twin: a stock model with the prepared tables of its head as the output projection.
 
-torch.jit.script calls ``__prepare_scriptable__`` of every module before it compiles it. The tables are those of that
-moment, and what was left out of them by ``--kerbs-prune`` is left out.
+torch.jit.script calls ``__prepare_scriptable__`` of every module before it compiles it. The tables are made at that
+time, without the senses that ``--kerbs-prune`` leaves out.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from kerbs_fairseq.plugin.refusal import refuse
 
 
 def copied(module: nn.Module, base: type) -> Any:
-    """``module`` as one of the class ``base``, with the same parts: the copy may lose some."""
+    """Return a shallow copy of ``module`` with the class ``base``; parts can be removed from the copy alone."""
     made: Any = object.__new__(base)
     made.__dict__.update(module.__dict__)
     for name in ("_modules", "_parameters", "_buffers"):
@@ -23,13 +23,13 @@ def copied(module: nn.Module, base: type) -> Any:
 
 
 def prepared_head(head: Any) -> PreparedSoftmax:
-    """A head's tables as they are now."""
+    """Return the tables of a head with its current parameters."""
     with torch.no_grad():
         return PreparedSoftmax(head.senses.senses(), head.used_senses(head.prune) if head.prune else None)
 
 
 def prepared_decoder(decoder: Any) -> Any:
-    """A decoder of the stock class that gives the same log-probabilities."""
+    """Return a decoder of the stock class that gives the same log-probabilities."""
     _, base = type(decoder).__bases__
     if decoder.input_choice == "posterior":
         refuse(
@@ -53,7 +53,7 @@ def prepared_decoder(decoder: Any) -> Any:
 
 
 def prepared_model(model: Any) -> Any:
-    """A twin as torch.jit.script sees it: a stock model with prepared tables; any other model as it is."""
+    """Return a KerBS twin as a stock model with prepared tables, for torch.jit.script; any other model as it is."""
     if not hasattr(model.decoder, "__prepare_scriptable__"):
         return model
     stock = model.__prepare_scriptable__()

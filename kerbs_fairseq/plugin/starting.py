@@ -1,7 +1,7 @@
-"""The start of a model from a softmax: its senses are equal, and would get equal gradients for ever.
+"""The start of a model from a softmax: the senses of a word are equal, and would always get equal gradients.
 
 So they are moved apart before the first update, by noise or towards clusters of the contexts of their word, and the log
-says what that costs on the validation data.
+reports how much that raises the validation loss.
 """
 
 import contextlib
@@ -21,21 +21,21 @@ from kerbs_fairseq.plugin.update_hook import is_first_worker, sum_over_workers, 
 
 logger = logging.getLogger(__name__)
 
-MOST = 0.005  # of the validation loss may be lost by the noise that is chosen for the user
-TRIED = tuple(0.5 * 0.7**i for i in range(16))  # noise, in standard deviations of the softmax's weights
-UNMEASURED = 0.1  # where there are no validation data
+MOST = 0.005  # largest relative increase of the validation loss by noise that is chosen automatically
+TRIED = tuple(0.5 * 0.7**i for i in range(16))  # amounts of noise, in standard deviations of the softmax's weights
+UNMEASURED = 0.1  # noise if there are no validation data
 VALIDATION_TOKENS, CONTEXT_TOKENS, BATCH = 20_000, 200_000, 4000
 
 
 def batches(task: Any, model: Any, split: str, shuffle: bool) -> Iterator[dict[str, Any]]:
-    """The batches of a split that has been loaded, on the model's device."""
+    """Yield the batches of a split that has been loaded, on the model's device."""
     device = next(model.parameters()).device
     iterator = task.get_batch_iterator(
         task.dataset(split),
         max_tokens=BATCH,
         max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions(), BATCH),
         ignore_invalid_inputs=True,
-        disable_iterator_cache=True,  # the trainer's own have other sizes
+        disable_iterator_cache=True,  # the trainer's iterators have other batch sizes
     )
     for sample in iterator.next_epoch_itr(shuffle=shuffle):
         if sample:
@@ -43,7 +43,7 @@ def batches(task: Any, model: Any, split: str, shuffle: bool) -> Iterator[dict[s
 
 
 class Corpus:
-    """A split of the data that a task has loaded, read by a model without gradients, the same on all workers."""
+    """A split that a task has loaded, read by a model without gradients; every worker reads the same batches."""
 
     def __init__(self, task: Any, model: Any, split: str, tokens: int) -> None:
         self.task, self.model, self.split, self.most = task, model, split, tokens
@@ -52,7 +52,7 @@ class Corpus:
 
     @torch.no_grad()
     def contexts(self) -> tuple[Tensor, Tensor]:
-        """Features (n, d) of about as many tokens as asked for, and the targets (n,) there."""
+        """Return features (n, d) and targets (n,) of at least ``most`` tokens, or of all if there are fewer."""
         tied = self.model.decoder.input_choice != "untied"  # then the features depend on the senses
         if self._read is not None and not tied:
             return self._read
@@ -76,7 +76,7 @@ class Corpus:
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Bits per token, the same number on all workers."""
+        """Return the loss in bits per token, the same number on all workers."""
         features, targets = self.contexts()
         head = self.model.decoder.head
         total = -sum(head.loss(*part)[1].sum() for part in zip(features.split(BATCH), targets.split(BATCH)))
@@ -87,14 +87,14 @@ class Corpus:
 
 
 class Data(NamedTuple):
-    """Where to measure, and where to find contexts; None where there is none."""
+    """The data to measure the loss on, and the data to find contexts in; None if there are none."""
 
     validation: Optional[Corpus]
     training: Optional[Callable[[], Corpus]]
 
     @classmethod
     def of(cls, task: Any, model: Any, dataset: Any) -> "Data":
-        """By the ``dataset`` part of fairseq's settings."""
+        """Choose the splits by the ``dataset`` part of fairseq's settings."""
         split = str(dataset.valid_subset).split(",")[0]
         validation = Corpus(task, model, split, VALIDATION_TOKENS) if split in task.datasets else None
 
@@ -107,7 +107,7 @@ class Data(NamedTuple):
 
 
 def finish(model: Any) -> None:
-    """After ``model`` has loaded a checkpoint: if that was of a softmax, move the senses apart."""
+    """Move the senses apart if the checkpoint that ``model`` has just loaded was of a softmax."""
     decoder = model.decoder
     if decoder.__dict__.pop("started_from_softmax", False):
         trainer = pretrained.loading[-1].trainer if pretrained.loading else None
@@ -115,7 +115,7 @@ def finish(model: Any) -> None:
 
 
 def start(decoder: Any, data: Data) -> None:
-    """Move the senses of a converted model apart as its options say, and say what that costs."""
+    """Move the senses of a converted model apart as its options say, and log the change of the validation loss."""
     options, table = decoder.start_options, decoder.head.senses
     line = f"started from a softmax: {table.n_words} words became {len(table.vectors)} senses"
     if len(table.vectors) == table.n_words or options.noise == 0:
@@ -141,7 +141,7 @@ def start(decoder: Any, data: Data) -> None:
 
 
 def directions_for(decoder: Any, base: Tensor, data: Data) -> Tensor:
-    """Where the senses part to (S, d), as the options say; shares of contexts go into the biases."""
+    """Return the directions (S, d) in which senses move apart; add log shares of contexts to the biases."""
     options, table = decoder.start_options, decoder.head.senses
     words = table.sense_to_word.cpu()
     weight = torch.zeros(table.n_words, base.size(1))
@@ -157,7 +157,7 @@ def directions_for(decoder: Any, base: Tensor, data: Data) -> Tensor:
     features, targets = training.contexts()
     parts = from_softmax.along_contexts(weight, words, features.float().cpu(), targets.cpu(), options.seed)
     n = torch.bincount(words, minlength=table.n_words)[words]
-    change = (parts.share * n).log() / table.bias_rate  # from equal shares
+    change = (parts.share * n).log() / table.bias_rate  # relative to equal shares
     put(table.bias_raw, table.bias_raw.detach() + change.to(table.bias_raw))
     logger.info("the senses are moved apart along %d contexts of the training set", len(targets))
     return parts.directions.to(base)
@@ -165,7 +165,7 @@ def directions_for(decoder: Any, base: Tensor, data: Data) -> Tensor:
 
 @torch.no_grad()
 def put(parameter: nn.Parameter, values: Tensor) -> None:
-    """Set ``parameter`` to the first worker's ``values``."""
+    """Set ``parameter`` to the first worker's ``values``, on all workers."""
     if workers() > 1:
         values = values if is_first_worker() else torch.zeros_like(values)
         sum_over_workers(values)
@@ -173,7 +173,7 @@ def put(parameter: nn.Parameter, values: Tensor) -> None:
 
 
 def tuned(apart: Callable[[float], Optional[float]], before: float) -> float:
-    """The most noise of :data:`TRIED` that costs no more than :data:`MOST` of the loss ``before``."""
+    """Return the largest noise of :data:`TRIED` that raises the loss ``before`` by at most :data:`MOST`; 0 if none."""
     for noise in TRIED:
         after = apart(noise)
         if after is not None and after <= before * (1 + MOST):

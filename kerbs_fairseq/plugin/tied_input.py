@@ -1,9 +1,9 @@
 """The decoder's input tied to its senses, Eqs. 6 and 7, for recurrent decoders, Transformers and incremental decoding.
 
-The input of step t needs the context h of step t − 1. A recurrent decoder has it, going step by step. A Transformer
-under teacher forcing does all steps at once, so it repeats them: a pass with the last weights gives contexts, contexts
-give weights. After p repetitions the first p + 1 steps are exact. In incremental decoding the context of the last step
-is kept for every beam, and all is exact.
+The input of step t needs the context h of step t − 1. A recurrent decoder computes step by step, so it has it. A
+Transformer under teacher forcing computes all steps at once, so it repeats them: each pass gives contexts, which give
+the sense weights of the next pass. After p repetitions the first p + 1 steps are exact. Incremental decoding keeps the
+context of the last step for every beam, and is exact.
 """
 
 import functools
@@ -19,7 +19,7 @@ from kerbs_fairseq.plugin.gru_lm import GruDecoder
 from kerbs_fairseq.plugin.refusal import refuse
 
 RECURRENT = (LSTMDecoder, GruDecoder)
-STANDS_STILL = 1e-6  # weights that change less than this are those of the step-by-step result
+STANDS_STILL = 1e-6  # weights that change by less have converged to those of the step-by-step result
 STATE = "kerbs_context"
 
 Features = tuple[Tensor, Any]
@@ -27,7 +27,7 @@ Extract = Callable[..., Features]
 
 
 class TiedInput:
-    """Mixed into a decoder: its features, with inputs made of senses if ``input_choice`` says so."""
+    """Mixin for a decoder that computes its features, with inputs made of senses if ``input_choice`` says so."""
 
     head: KernelizedBayesianSoftmax
     embed_tokens: Any
@@ -36,7 +36,7 @@ class TiedInput:
     input_passes = 1
 
     def tie_input(self, args: Any) -> None:
-        """Replace the input embedding as the options say; refuse what cannot be."""
+        """Replace the input embedding as the options say; refuse options that cannot be combined."""
         self.input_choice, self.input_passes = str(args.kerbs_input), args.kerbs_input_passes
         if self.input_passes < 1:
             refuse(f"--kerbs-input-passes {self.input_passes}: at least 1 (--kerbs-input usage needs none)")
@@ -78,7 +78,7 @@ class TiedInput:
     def extract_features(
         self, prev_output_tokens: Tensor, encoder_out: Any = None, incremental_state: Any = None, **kwargs: Any
     ) -> Features:
-        """Tokens (batch, length) → features (batch, length, d) and what else the decoder returns."""
+        """Return features (batch, length, d) of tokens (batch, length), and the other output of the decoder."""
         extract = functools.partial(super().extract_features, encoder_out=encoder_out, **kwargs)  # type: ignore[misc]
         if self.input_choice != "posterior":
             return extract(prev_output_tokens, incremental_state=incremental_state)
@@ -89,7 +89,7 @@ class TiedInput:
         return self.in_passes(extract, prev_output_tokens)
 
     def step_by_step(self, extract: Extract, tokens: Tensor, state: dict[str, Any]) -> Features:
-        """Each step with the context of the one before, by way of the state that fairseq keeps between steps."""
+        """Compute each step with the context of the one before, using fairseq's incremental state."""
         contexts: Optional[Tensor] = None
         steps: list[Tensor] = []
         extras: list[Any] = []
@@ -101,7 +101,7 @@ class TiedInput:
         return torch.cat(steps, 1), None if extras[0] is None else torch.cat(extras, 1)
 
     def in_passes(self, extract: Extract, tokens: Tensor) -> Features:
-        """All steps at once, several times; the weights get no gradient. Outside training, until they stand still."""
+        """Compute all steps at once, in several passes; outside training until the weights converge (no gradient)."""
         embed = self.embed_tokens
         words = embed.gather(tokens)
         with torch.no_grad():
@@ -119,7 +119,7 @@ class TiedInput:
             return extract(tokens, incremental_state=None)
 
     def next_step(self, extract: Extract, tokens: Tensor, state: dict[str, Any]) -> Features:
-        """The last of ``tokens`` (batch, length), given the state of those before it."""
+        """Compute the last of ``tokens`` (batch, length), given the state of those before it."""
         saved = self.get_incremental_state(state, STATE)  # type: ignore[attr-defined]
         if saved is None and isinstance(self, RECURRENT):
             features, extra = self.step_by_step(extract, tokens, state)
@@ -130,7 +130,7 @@ class TiedInput:
         return features, extra
 
     def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
-        """Follow the beams."""
+        """Reorder the saved contexts with the beams."""
         super().reorder_incremental_state(incremental_state, new_order)  # type: ignore[misc]
         saved = self.get_incremental_state(incremental_state, STATE)  # type: ignore[attr-defined]
         if saved is not None:

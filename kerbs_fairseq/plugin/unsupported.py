@@ -1,4 +1,4 @@
-"""Models of fairseq that have no twin, each with the reason that a user is given."""
+"""Models of fairseq that have no twin, each with the reason that users are given."""
 
 import inspect
 from typing import Any
@@ -64,7 +64,7 @@ REASONS = {
 
 
 def check_quantization(args: Any) -> None:
-    """Refuse noise of scalar quantization: fairseq computes it on a GPU only, and would leave our tables out."""
+    """Refuse scalar quantization noise: fairseq computes it on a GPU only, and would not apply it to sense tables."""
     if getattr(args, "quant_noise_scalar", None):
         refuse(
             "--quant-noise-scalar cannot be used with KerBS or MoS: fairseq quantizes Linear and Embedding "
@@ -73,7 +73,7 @@ def check_quantization(args: Any) -> None:
 
 
 def check_output_layer(model: nn.Module) -> None:
-    """Refuse a model without a decoder whose output layer is one matrix behind its features."""
+    """Refuse a model unless it has a decoder whose output layer is one matrix applied to its features."""
     decoder = getattr(model, "decoder", None)
     if decoder is None:
         refuse(f"{type(model).__name__} has no decoder of its own: it has one for every pair of languages, or none")

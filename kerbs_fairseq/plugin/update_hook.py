@@ -1,4 +1,4 @@
-"""What the plugin does after each update of the parameters, once, whatever the way fairseq trains: senses move.
+"""The hook that runs once after each update of the parameters, however fairseq trains, and moves senses.
 
 It calls :class:`kerbs_fairseq.allocation.reallocator.Reallocator`, with the options, logs and metrics of fairseq.
 """
@@ -30,9 +30,9 @@ from kerbs_fairseq.runs.checkpoint import HEAD, SENSES, STATISTICS
 
 logger = logging.getLogger(__name__)
 
-IDLE = 0.01  # a sense that has less of its word's usage than this is idle
-SHOWN_NUMBERS = 4  # of senses that words have; more are counted together
-WITH_THRESHOLD = ("paper", "idle")  # strategies that go by it
+IDLE = 0.01  # a sense with a smaller share of its word's usage is idle
+SHOWN_NUMBERS = 4  # the log counts words with 1, 2, … this many senses; those with more are counted together
+WITH_THRESHOLD = ("paper", "idle")  # strategies that use a threshold
 
 
 @dataclass
@@ -45,11 +45,11 @@ class UpdateHook:
     reallocator: Optional[Reallocator] = None
     shown: "Optional[Shown]" = None
     head_rate: float = 1.0
-    resolved: dict[str, Any] = field(default_factory=dict)  # the options whose values a preset or --seed gives
+    resolved: dict[str, Any] = field(default_factory=dict)  # options whose values come from a preset or --seed
 
     @classmethod
     def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
-        """From ``--kerbs-…``, of which some are ``given``; or a refusal."""
+        """Read ``--kerbs-…``, or refuse the values; ``given`` are the names of the options that were given."""
         every, after, until = args.kerbs_reallocate_every, args.kerbs_reallocate_after, args.kerbs_reallocate_until
         try:
             check_schedule(every, after, until, args.kerbs_threshold, option)
@@ -75,10 +75,10 @@ class UpdateHook:
         return cls(settings, move_log, given, head_rate=args.kerbs_head_rate, resolved=resolved)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "reallocator": None}  # which holds the optimizer; made again at the next update
+        return {**self.__dict__, "reallocator": None}  # it holds the optimizer; rebuilt at the next update
 
     def after_update(self, decoder: Any, optimizer: Any, update: int) -> None:
-        """Update number ``update`` has just been made: take in its statistics, and move senses if it is time."""
+        """Add the statistics of update number ``update``, which has just been made, and move senses if it is time."""
         if self.reallocator is None:
             self.reallocator = self.begin(decoder, optimizer, update)
         head = decoder.head
@@ -96,19 +96,19 @@ class UpdateHook:
         self.shown.log(update, None if event is None else len(event.moves))
 
     def begin(self, decoder: Any, optimizer: Any, update: int) -> Reallocator:
-        """Before anything is done in this process: refuse what cannot work, say what will not."""
+        """Build the Reallocator at the first update of this process; refuse what cannot work; begin the move log."""
         every, name = self.settings["every"], self.settings["strategy"]
         if every:
             self.check(decoder, optimizer, name)
             if self.move_log is not None and is_first_worker():
                 self.move_log.begin(update - 1)
-        # not before training: a strategy of one's own is not needed to use a model
+        # a custom strategy is looked up only here: it is not needed to use a model, nor if senses never move
         settings = self.settings if every else {**self.settings, "strategy": "paper"}
         many = workers() > 1
         return Reallocator(decoder.head, optimizer, **settings, sum_over_workers=sum_over_workers if many else nothing)
 
     def check(self, decoder: Any, optimizer: Any, name: str) -> None:
-        """Refuse what senses cannot move with."""
+        """Refuse settings with which senses cannot move; warn if the criterion does not count their usage."""
         if name not in STRATEGIES:
             refuse(f"--kerbs-strategy {name}: there are {', '.join(sorted(STRATEGIES))}")
         for useless in ("kerbs_moved_vector", "kerbs_split_noise"):
@@ -127,7 +127,7 @@ class UpdateHook:
             )
 
     def report(self, decoder: Any, event: Event) -> None:
-        """A line in the log, with examples, and the table of moves."""
+        """Log the number of moves with examples, and add the moves to the move log."""
         symbols, situation = decoder.dictionary.symbols, event.situation
         word = situation.sense_to_word.tolist()
         rows = [
@@ -149,7 +149,7 @@ class UpdateHook:
 
 
 def say_if_senses_never_move(model: Any, max_update: float) -> None:
-    """At the start of a training of ``max_update`` updates (0: not known), once: a warning with the reason."""
+    """Log a warning with the reason if senses cannot move within ``max_update`` updates (0: not known)."""
     decoder: Any = getattr(model, "decoder", None)
     hook = getattr(decoder, "update_hook", None)
     if hook is None or not hook.settings["every"] or not is_first_worker():
@@ -163,34 +163,34 @@ def say_if_senses_never_move(model: Any, max_update: float) -> None:
 
 
 def option(name: str) -> str:
-    """What a setting of the schedule is called on the command line."""
+    """Return the command-line option of a setting of the schedule."""
     return "--kerbs-threshold" if name == "threshold" else f"--kerbs-reallocate-{name}"
 
 
 def workers() -> int:
-    """How many processes train on parts of the data."""
+    """Return the number of data-parallel workers."""
     return int(distributed.get_data_parallel_world_size())
 
 
 def is_first_worker() -> bool:
-    """Whether this process writes what is written once."""
+    """Return whether this worker writes the logs and files."""
     return workers() == 1 or distributed.get_data_parallel_rank() == 0
 
 
 def sum_over_workers(tensor: Tensor) -> None:
-    """In place."""
+    """Sum ``tensor`` over all workers, in place."""
     distributed.all_reduce(tensor, group=distributed.get_data_parallel_group())
 
 
 def nothing(tensor: Tensor) -> None:
-    """A single worker's sum."""
+    """Do nothing, as the sum over a single worker."""
 
 
 def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: dict[str, Tensor]) -> None:
-    """In a state of averaged weights, let rows that have begun again begin with those of the ``new`` state.
+    """Copy the rows of senses that have been restarted from the ``new`` state dict to the ``average``, in place.
 
-    These are the senses of all words that got or lost a sense: a split changes two senses of its word.
-    ``old_map`` holds the maps that the average had before. Statistics are not averaged at all.
+    These are the senses of all words that got or lost a sense: a split changes two senses of its word. ``old_map``
+    holds the maps that the average had before. Statistics are copied, not averaged.
     """
     for name, value in new.items():
         if name not in average:
@@ -208,7 +208,7 @@ def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: di
 
 @torch.no_grad()
 def summary(head: KernelizedBayesianSoftmax, moved: int) -> dict[str, float]:
-    """What the training log shows, as numbers; of words that may have more than one sense."""
+    """Return the metrics of the training log; numbers of words leave out those that always have one sense."""
     table, statistics = head.senses, head.statistics
     counts = table.senses_per_word()
     counts[list(table.single)] = 0
@@ -233,14 +233,14 @@ def summary(head: KernelizedBayesianSoftmax, moved: int) -> dict[str, float]:
 
 
 class Shown:
-    """The summary of a layer in fairseq's own log, in whichever format, and TensorBoard.
+    """Meters that show the summary of a layer in fairseq's own log, in any format, and in TensorBoard.
 
     It is fetched from the device when a line is logged: an update itself does not wait for it.
     """
 
     def __init__(self, head: KernelizedBayesianSoftmax) -> None:
         self.head, self.moved, self.update = head, 0, 0
-        self.values: tuple[int, dict[str, float]] = (-1, {})  # and the update that they are of
+        self.values: tuple[int, dict[str, float]] = (-1, {})  # the update and its summary
         table = head.senses
         names = ["moved", "moved_total", "idle"]
         names += [f"words_with_{n}" for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)]
@@ -251,34 +251,35 @@ class Shown:
         }
 
     def value(self, name: str, _: MetersDict) -> float:
-        """As it is after the latest update."""
+        """Return a value of the summary after the latest update."""
         if self.values[0] != self.update:
             self.values = self.update, summary(self.head, self.moved)
         whole = name.startswith(("kerbs_moved", "kerbs_words", "kerbs_most"))
         return float(safe_round(self.values[1][name], 0 if whole else 4))
 
     def log(self, update: int, moved: Optional[int] = None) -> None:
-        """After update number ``update``, an event with so many moves if there is a number."""
+        """Add the meters to fairseq's log after update ``update``; ``moved`` is the number of moves at an event."""
         self.update, self.moved = update, self.moved if moved is None else moved
         for aggregator in metrics.get_active_aggregators():
             for name, meter in self.meters.items():
                 if name not in aggregator:
                     aggregator.add_meter(name, meter, priority=950)
-                elif aggregator[name] is not meter:  # of an earlier run; fairseq's own assignment refuses a second one
+                elif aggregator[name] is not meter:  # of an earlier run; fairseq's own assignment refuses to replace it
                     OrderedDict.__setitem__(aggregator, name, meter)
 
 
 def install() -> None:
-    """Put the hook behind each update, and let averages of weights (``--store-ema``) follow the moves.
+    """Call the hook after each update, and let averages of weights (``--store-ema``) follow the moves.
 
-    fairseq has no place for what is to be done once after each update of the parameters: the step of a task calls it.
+    fairseq has no callback that runs once after each update of the parameters, so the ``optimizer_step`` of tasks calls
+    the hook.
     """
     FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
     EMA._step_internal = following(EMA._step_internal)
 
 
 def following(step: Callable[..., None]) -> Callable[..., None]:
-    """The update of an EMA. The average of a sense begins again when it moves: its old weights are another word's."""
+    """Wrap the update of an EMA: the average of a moved sense is restarted, as its old weights are another word's."""
 
     @functools.wraps(step)
     def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
@@ -291,7 +292,7 @@ def following(step: Callable[..., None]) -> Callable[..., None]:
 
 
 def hooked(step: Callable[..., None]) -> Callable[..., None]:
-    """fairseq's ``task.optimizer_step``, with reallocation behind it."""
+    """Wrap fairseq's ``task.optimizer_step`` so that reallocation follows it."""
 
     @functools.wraps(step)
     def optimizer_step(self: Any, optimizer: Any, model: Any, update_num: int) -> None:
@@ -311,6 +312,6 @@ def hooked(step: Callable[..., None]) -> Callable[..., None]:
 
 
 def amp_scale(optimizer: Any) -> float:
-    """The loss scale of ``--amp``, which falls when an update is skipped; 0 for other optimizers."""
+    """Return the loss scale of ``--amp``, which decreases when an update is skipped; 0 for other optimizers."""
     scaler: Any = getattr(optimizer, "scaler", None)
     return float(scaler.get_scale()) if hasattr(scaler, "get_scale") else 0.0

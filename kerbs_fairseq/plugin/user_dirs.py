@@ -1,4 +1,4 @@
-"""A second ``--user-dir`` beside ours: fairseq takes the last one that is given and says nothing of the others."""
+"""Support for several ``--user-dir``: fairseq takes the last one that is given and ignores the others."""
 
 import sys
 from argparse import Namespace
@@ -10,7 +10,7 @@ from kerbs_fairseq.runs.errors import command_name, reason
 
 
 def given(arguments: list[str]) -> Iterator[str]:
-    """Every ``--user-dir`` of a command line."""
+    """Yield every ``--user-dir`` of a command line."""
     for argument, following in zip(arguments, [*arguments[1:], ""]):
         if argument == "--user-dir":
             yield following
@@ -19,7 +19,7 @@ def given(arguments: list[str]) -> Iterator[str]:
 
 
 def import_others() -> None:
-    """Where one of fairseq's commands imports this package by ``--user-dir``: import the other folders too."""
+    """Import the other ``--user-dir`` folders too, if one of fairseq's commands imports this package."""
     if not command_name().startswith("fairseq-"):
         return
     from fairseq import utils

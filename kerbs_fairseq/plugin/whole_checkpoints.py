@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, whatever happens while fairseq writes them."""
+"""Patch that makes fairseq write checkpoints completely or not at all, whatever happens meanwhile."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ from kerbs_fairseq.runs.files import cannot_write
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
-    """A file that becomes ``path`` when all of it is on the disk.
+    """Yield a temporary file that replaces ``path`` when all of it is on the disk.
 
-    Its name is the one that fairseq uses: what a process that was killed has left of it is overwritten by the next.
+    It has the name that fairseq uses, so the next process overwrites what a killed one has left.
     """
     beside = f"{path}.tmp"
     try:
@@ -25,7 +25,7 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
         os.replace(beside, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.unlink(beside)  # half a file would only fill the disk
+            os.unlink(beside)  # part of a file would only fill the disk
         if isinstance(error, (OSError, RuntimeError)):  # torch reports a full disk as a RuntimeError
             problem = error.__context__ if isinstance(error.__context__, OSError) else error
             cannot_write(Path(path), problem)

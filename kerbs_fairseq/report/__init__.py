@@ -1,1 +1,1 @@
-"""``kerbs-report``: a page with plots of what a trained model has learned."""
+"""``kerbs-report``: an HTML page with plots of a trained model."""

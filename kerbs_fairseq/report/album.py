@@ -1,4 +1,4 @@
-"""Which plots a report has, in which part of it, and what is said under each."""
+"""The plots of a report, with their tabs and captions."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from kerbs_fairseq.report.drawing import Picture
 from kerbs_fairseq.report.gather import Run
 from kerbs_fairseq.report.spaces import FEWEST, Contexts
 
-Part = tuple[str, Picture]  # the tab that it stands in
-LONGEST = 60  # letters of a word in the name of a file
+Part = tuple[str, Picture]  # (tab, plot)
+LONGEST = 60  # characters of a word in the name of a file
 
 
 def of_training(run: Run) -> Iterator[Part]:
-    """Curves over updates."""
+    """Yield the plots of training: curves over updates."""
     history = run.history
     if history.train_loss or history.valid_loss:
         caption = (
@@ -26,7 +26,7 @@ def of_training(run: Run) -> Iterator[Part]:
         )
         yield "training", Picture("training", "Loss", caption, plots.training(history))
     if history.moves_by_update():
-        source = "from the table of moves" if history.moves else "from the totals in the log, at its lines"
+        source = "from the table of moves" if history.moves else "from the log"
         caption = f"Senses that moved to another word; {source}."
         yield "training", Picture("moves", "Moves of senses", caption, plots.moves(history))
     if any(name.startswith("kerbs_words_with_") for name in history.senses):
@@ -35,8 +35,8 @@ def of_training(run: Run) -> Iterator[Part]:
 
 
 def of_senses(model: Learned) -> Iterator[Part]:
-    """Senses per word."""
-    caption = "Special symbols are left out; they have one sense each."
+    """Yield the plots of senses per word."""
+    caption = "Special symbols are left out, the end of a sentence among them."
     yield "senses", Picture("senses", "Senses per word", caption, plots.senses_per_word(model))
     if model.counts is not None and len(model.counts[4:].unique()) > 1:
         caption = "Words in classes of frequency, from rare to frequent."
@@ -45,7 +45,7 @@ def of_senses(model: Learned) -> Iterator[Part]:
 
 
 def of_widths(model: Learned, contexts: Optional[Contexts]) -> Iterator[Part]:
-    """Bias, θ and the kernel."""
+    """Yield the plots of bias, θ and kernel."""
     if model.bias is not None:
         caption = "Added to a sense's score whatever the context. A word's n equal senses have −log n each."
         yield "senses", Picture("bias", "Biases of senses", caption, plots.bias(model))
@@ -69,7 +69,7 @@ def of_widths(model: Learned, contexts: Optional[Contexts]) -> Iterator[Part]:
 
 
 def of_words(model: Learned, contexts: Contexts, words: Sequence[int]) -> Iterator[Part]:
-    """The contexts of some words."""
+    """Yield the plots of the contexts of ``words``."""
     taken: set[str] = set()
     for number, word in enumerate(words, 1):
         kept = contexts.kept.get(word)
@@ -77,7 +77,7 @@ def of_words(model: Learned, contexts: Contexts, words: Sequence[int]) -> Iterat
             continue
         plain = re.sub(r"[^A-Za-z0-9-]+", "", model.words[word])[:LONGEST]
         name = f"word-{plain}"
-        if not plain or name.lower() in taken:  # some systems do not tell capital letters in names of files
+        if not plain or name.lower() in taken:  # names of files are not case-sensitive on some systems
             name = f"word-{plain}-no-{number}"
         taken.add(name.lower())
         features, senses = kept.both()
@@ -90,7 +90,7 @@ def of_words(model: Learned, contexts: Contexts, words: Sequence[int]) -> Iterat
 
 
 def of_comparison(runs: Sequence[Run]) -> Iterator[Part]:
-    """Several models."""
+    """Yield the plots that compare several models."""
     if any(run.history.valid_loss for run in runs):
         caption = "On the validation set, lower is better. A perplexity is 2^nll_loss, without label smoothing."
         yield "compare", Picture("compare-validation", "Validation", caption, compare.validation(runs))
@@ -104,7 +104,7 @@ def of_comparison(runs: Sequence[Run]) -> Iterator[Part]:
 
 
 def album(runs: Sequence[Run], contexts: Optional[Contexts], words: Sequence[int]) -> Iterator[Part]:
-    """All plots, one by one as they are drawn; in detail for the first KerBS model."""
+    """Yield all plots as they are drawn; the details are of the first KerBS model."""
     run = next((run for run in runs if run.learned is not None), None)
     if len(runs) > 1:
         yield from of_comparison(runs)

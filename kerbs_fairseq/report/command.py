@@ -1,7 +1,7 @@
-"""``kerbs-report CHECKPOINT… -o FOLDER``: a page with plots of what a trained KerBS model has learned.
+"""``kerbs-report CHECKPOINT… -o FOLDER``: write a page with plots of what a trained KerBS model has learned.
 
-One HTML file that needs no network, and the same plots as PNG and SVG files for a paper. With --data also what needs
-sentences: contexts of words by sense, their spread, examples. Several checkpoints are compared: softmax, MoS, KerBS.
+One self-contained HTML file, and the same plots as PNG and SVG files. With --data the page includes contexts of words
+by sense, their spread, and examples. Several checkpoints are compared: softmax, MoS, KerBS.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from kerbs_fairseq.runs.errors import UserError, console
 
 NAME = "kerbs-report"
 PAGE = "index.html"
-Step = Callable[[str], Callable[[float], None]]  # begins a step of the work; then is told which part of it is done
+Step = Callable[[str], Callable[[float], None]]  # begins a step; returns a function that takes the finished part of it
 
 
 def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = Parser(prog=NAME, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="one, or several to compare")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the page and its figures")
@@ -57,14 +57,14 @@ def arguments(argv: Optional[list[str]]) -> argparse.Namespace:
 
 
 def report(args: argparse.Namespace, begin: Step) -> Path:
-    """Write the report; the path of its page."""
-    with files.updating(args.output) as folder:  # before the work, so that what cannot be written is known at once
+    """Write the report; return the path of its page."""
+    with files.updating(args.output) as folder:  # first, so that a folder that cannot be written is an error at once
         write(args, begin, folder)
     return args.output / PAGE
 
 
 def write(args: argparse.Namespace, begin: Step, folder: Path) -> None:
-    """All files of the report."""
+    """Write all files of the report into ``folder``."""
     begin("reading checkpoints")
     runs = gather(args.checkpoints, args.data, args.log, args.move_log, args.trust)
     main = next((run for run in runs if run.learned is not None), None)
@@ -111,7 +111,7 @@ def write(args: argparse.Namespace, begin: Step, folder: Path) -> None:
 def contexts_of(
     run: Run, model: Learned, args: argparse.Namespace, begin: Step
 ) -> tuple[Optional[Contexts], Sequence[int]]:
-    """The contexts of words in the data, if there is any, and the words to plot: those asked for, or good ones."""
+    """Return the contexts of words in the data, if there are any, and the words to plot: asked for, or chosen."""
     asked = list(dict.fromkeys(model.find(word) for word in args.word))
     special = [model.words[word] for word in asked if word < SPECIAL]
     if special:
@@ -131,7 +131,7 @@ def contexts_of(
 def searchable(
     model: Learned, contexts: Optional[Contexts], words: Sequence[int], split: str, begin: Step
 ) -> dict[str, object]:
-    """What the page's search needs, with the words that it shows first."""
+    """Return the data of the page's search, with the words that it shows first."""
     data = vocabulary(model, contexts, words, begin("comparing senses"))
     place = {word: i for i, (word, _, _) in enumerate(data["words"])}
     first = [place[model.words[word]] for word in words]
@@ -149,7 +149,7 @@ class Bars:
         self.finish: Callable[[float], None] = lambda part: None
 
     def begin(self, what: str) -> Callable[[float], None]:
-        """A new step; the one before it is done."""
+        """Finish the previous step and begin a new one; return the function that reports its progress."""
         self.finish(1.0)
         if self.lines:
             print(f"{NAME}: {what}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The plots of several models side by side."""
+"""Plots that compare several models."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ LINES = {"KerBS": "-", "MoS": "-.", "softmax": "--"}
 
 
 def validation(runs: Sequence[Run]) -> Figure:
-    """Perplexity on the validation set over updates, or else the loss."""
+    """Plot the validation perplexity of all models over updates, or the loss if a perplexity is missing."""
     figure, ax = axes(5.6, 3.6)
     ppl = all(run.history.valid_ppl for run in runs)
     for number, run in enumerate(runs):
@@ -33,7 +33,7 @@ def validation(runs: Sequence[Run]) -> Figure:
 
 
 def senses(runs: Sequence[Run]) -> Figure:
-    """Words by number of senses, for each KerBS model."""
+    """Plot the share of words by number of senses, for each KerBS model."""
     figure, ax = axes(5.6, 3.6)
     models = [(i, run.name, run.learned) for i, run in enumerate(runs) if run.learned is not None]
     most = max(int(model.numbers.max()) for _, _, model in models)
@@ -41,7 +41,7 @@ def senses(runs: Sequence[Run]) -> Figure:
     for number, (of_run, name, model) in enumerate(models):
         counts = torch.bincount(model.numbers[SPECIAL:], minlength=most + 1)[1:]
         at = torch.arange(1, most + 1) - 0.4 + width * (number + 0.5)
-        ax.bar(at, counts / counts.sum(), width, color=colour(of_run), label=name)  # as in the other plots
+        ax.bar(at, counts / counts.sum(), width, color=colour(of_run), label=name)  # the colour of the run
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("senses")
     ax.set_ylabel("share of words")
@@ -50,7 +50,7 @@ def senses(runs: Sequence[Run]) -> Figure:
 
 
 def thetas(runs: Sequence[Run]) -> Figure:
-    """θ of all senses, for each KerBS model."""
+    """Plot the cumulative distribution of θ, for each KerBS model."""
     figure, ax = axes(5.6, 3.6)
     for number, run in enumerate(runs):
         if run.learned is not None and run.learned.kernel != "dot":

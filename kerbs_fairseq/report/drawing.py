@@ -1,4 +1,4 @@
-"""How every plot looks, and how it gets into a file or a page; by matplotlib's objects, without its global state."""
+"""Style of the plots, and saving them to files and pages; uses matplotlib's objects without its global state."""
 
 import contextlib
 import io
@@ -15,14 +15,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-# Colours that people with any colour vision tell apart (Okabe and Ito). In a page each becomes a variable of its style
-# sheet, so that light and dark have shades of their own.
+# Colours that are distinguishable with any colour vision (Okabe and Ito). In a page each becomes a CSS variable, so
+# that light and dark mode have their own shades.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
-INK, LINE = "#1b1c1d", "#d3d4d5"  # of texts and of lines behind the data; nothing else has these colours
+INK, LINE = "#1b1c1d", "#d3d4d5"  # of text and grid, and of nothing else: `inline` replaces both
 MARKERS = ("o", "s", "^", "D", "v", "P")
 SIZE = (4.8, 3.2)  # inches: readable at the width of a phone
 STYLE = {
-    "text.parse_math": False,  # a word may have $ in it
+    "text.parse_math": False,  # words may contain $
     "font.size": 10,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -38,15 +38,15 @@ STYLE = {
     "ytick.color": INK,
     "legend.frameon": False,
     "legend.fontsize": 9,
-    "svg.hashsalt": "kerbs-report",  # the same plot has the same file
+    "svg.hashsalt": "kerbs-report",  # the same plot gives the same file
 }
-logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it would tell of its fonts
+logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it logs messages about fonts
 NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 @dataclass
 class Picture:
-    """A plot with what stands around it."""
+    """A plot with its title and caption."""
 
     name: str  # of its files
     title: str
@@ -56,7 +56,7 @@ class Picture:
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Within this context figures are made and drawn in our style, whatever the user's settings are."""
+    """Use our style for figures that are made and drawn in this context, whatever the user's settings."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)  # type: ignore[arg-type]
@@ -64,37 +64,37 @@ def style() -> Iterator[None]:
 
 
 def axes(width: float = SIZE[0], height: float = SIZE[1]) -> tuple[Figure, Axes]:
-    """An empty plot."""
+    """Return an empty figure and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.add_subplot()
 
 
 def colour(number: int) -> str:
-    """One of the palette."""
+    """Return a colour of the palette."""
     return PALETTE[number % len(PALETTE)]
 
 
 def marker(number: int) -> str:
-    """One for each colour, for those who see none; with the next round of colours each has another one."""
+    """Return a marker, so that colour is not needed; where colours repeat, the markers differ."""
     return MARKERS[(number + number // len(PALETTE)) % len(MARKERS)]
 
 
 def plain_numbers(axis: Any, steps: Sequence[float] = (1,)) -> None:
-    """Label a logarithmic axis by 10, 100, 1000 (and ``steps`` times them), not by powers: they need other type."""
+    """Label a logarithmic axis by 10, 100, 1000 (and ``steps`` times these), not by powers, which need other fonts."""
     axis.set_major_locator(LogLocator(subs=list(steps)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
 
 
 def save(picture: Picture, folder: Path, dpi: int = 200) -> None:
-    """As PNG and as SVG for a paper."""
+    """Save a plot as PNG and SVG."""
     for kind, options in (("png", {"dpi": dpi}), ("svg", {"metadata": NO_METADATA})):
         picture.figure.savefig(folder / f"{picture.name}.{kind}", format=kind, **options)
 
 
 def inline(picture: Picture) -> str:
-    """As SVG for a page: text is text, colours are the page's, ids are its own, its size is its column's."""
+    """Return a plot as SVG for a page: text as text, colours of the page, unique ids, size of the column."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         picture.figure.savefig(buffer, format="svg", transparent=True, metadata=NO_METADATA)

@@ -1,4 +1,4 @@
-"""What a report says of a training run: its output layer, settings, scores and history, from the files it left."""
+"""The output layer, settings, scores and history of a training run, from its files."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_json
 from kerbs_fairseq.runs.logs import read_moves
 
-# what the table of settings shows, from whichever part of fairseq's configuration
+# options in the table of settings, from any part of fairseq's configuration
 SHOWN = (
     "arch", "task", "criterion", "label_smoothing", "optimizer", "adam_betas", "lr", "lr_scheduler", "warmup_updates",
     "clip_norm", "dropout", "weight_decay", "max_tokens", "batch_size", "tokens_per_sample", "update_freq", "max_epoch",
@@ -26,7 +26,7 @@ SHOWN = (
 
 @dataclass
 class Run:
-    """One checkpoint, and what was found beside it."""
+    """One checkpoint, with the log and scores beside it."""
 
     path: Path
     name: str
@@ -36,9 +36,9 @@ class Run:
     settings: dict[str, str]
     scores: dict[str, str]
     history: History
-    learned: Optional[Learned]  # of KerBS only
-    moved: Optional[int] = None  # senses in this run; None: unknown, or no KerBS
-    notes: list[str] = field(default_factory=list)  # what is left out, and how to get it
+    learned: Optional[Learned]  # KerBS only
+    moved: Optional[int] = None  # moves of senses in this run; None: not known, or not KerBS
+    notes: list[str] = field(default_factory=list)  # what the report leaves out, and how to get it
 
 
 def gather(
@@ -48,7 +48,7 @@ def gather(
     move_log: Optional[Path] = None,
     trust: bool = False,
 ) -> list[Run]:
-    """Read all that there is of each checkpoint; ``logs`` go with ``paths`` in their order."""
+    """Read each checkpoint with its log and scores; ``logs`` correspond to ``paths``, in order."""
     if len(logs) > len(paths):
         raise UserError(
             f"--log was given {len(logs)} times, for {len(paths)} checkpoints: once for each, in their order"
@@ -69,7 +69,7 @@ def gather(
 
 
 def distinct(paths: Sequence[Path]) -> list[str]:
-    """Names that tell the checkpoints apart: of their folders, or with those of the files."""
+    """Return distinct names of checkpoints: of their folders, with the names of the files if needed."""
     folders = [folder_name(path.resolve().parent) for path in paths]
     if len(set(folders)) == len(folders):
         return folders
@@ -80,12 +80,12 @@ def distinct(paths: Sequence[Path]) -> list[str]:
 
 
 def folder_name(folder: Path) -> str:
-    """Its name; with that of the folder above for the runs of the recipes, CELL/seed_N."""
+    """Return the name of a folder; CELL/seed_N for the runs of the recipes."""
     return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"seed_\d+", folder.name) else folder.name
 
 
 def run_of(checkpoint: Checkpoint, name: str, data: Optional[Path], log: Optional[Path]) -> Run:
-    """What is in one checkpoint, its log and its scores."""
+    """Return the run of one checkpoint, with its log and scores."""
     path = checkpoint.path
     learned = learned_of(checkpoint, data) if checkpoint.layer == "KerBS" else None
     updates = checkpoint.updates or (learned.updates if learned else 0)
@@ -106,7 +106,7 @@ def run_of(checkpoint: Checkpoint, name: str, data: Optional[Path], log: Optiona
         run.history = read_log(log, checkpoint.valid_subset)
         if not run.history.has_curves:
             run.notes.append(f"{log.name} has no losses in it: train with --log-format json or simple.")
-    # what later updates did is of a model that went on after this checkpoint
+    # later events belong to training after this checkpoint
     events = {update: count for update, count in run.history.events.items() if update <= updates or not updates}
     if not run.history.has_curves:
         run.history = from_checkpoint(checkpoint, updates)
@@ -117,13 +117,13 @@ def run_of(checkpoint: Checkpoint, name: str, data: Optional[Path], log: Optiona
     run.history.events = events
     if learned is not None:
         run.notes += notes_of(learned, name)
-        # statistics are counted from the first update of the output layer on, also through another training
+        # the statistics count all updates of the output layer, including those of an earlier training run
         run.history.pretrained = bool(checkpoint.updates) and learned.updates > checkpoint.updates
     return run
 
 
 def notes_of(learned: Learned, name: str) -> list[str]:
-    """What a checkpoint does not say."""
+    """Return notes on what a checkpoint does not contain."""
     notes = []
     if learned.counts is None:
         notes.append(f"Words of {name} are numbers: no dictionary was found. --data DIR names them.")
@@ -135,11 +135,11 @@ def notes_of(learned: Learned, name: str) -> list[str]:
 
 
 def add_moves(run: Run, path: Optional[Path]) -> None:
-    """The moves of senses: from the table that was given, or from the one that the run wrote."""
+    """Add the moves of senses, from the given move log or from the one that the run wrote."""
     assert run.learned is not None
     written = str(run.learned.options.get("kerbs_move_log") or "")
     if path is None and written:
-        places = [Path(written), run.path.parent / Path(written).name]  # where it was, or moved with the checkpoint
+        places = [Path(written), run.path.parent / Path(written).name]  # the original place, or beside the checkpoint
         path = next((place for place in places if place.is_file()), None)
     if path is not None:
         run.history.moves = [move for move in read_moves(path) if move[0] <= run.updates or not run.updates]
@@ -156,7 +156,7 @@ def add_moves(run: Run, path: Optional[Path]) -> None:
 
 
 def settings_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """The options that matter for a comparison, and all of KerBS, by the names of the command line."""
+    """Return the options in :data:`SHOWN` and all options of KerBS, by their names on the command line."""
     flat: dict[str, Any] = {}
     for part, values in checkpoint.parts.items():
         if isinstance(values.get("_name"), str):
@@ -170,13 +170,13 @@ def settings_of(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def text_of(value: Any) -> str:
-    """A setting as one would type it."""
+    """Return a setting as one would type it."""
     one = next(iter(value)) if isinstance(value, (list, tuple)) and len(value) == 1 else value
     return str(getattr(one, "value", one))
 
 
 def scores_of(path: Path) -> dict[str, str]:
-    """What a recipe wrote beside the checkpoint: names and numbers or texts; parameters are counted by the report."""
+    """Read the scores beside a checkpoint, as text; not the parameters, which the report counts itself."""
     if not path.is_file():
         return {}
     scores = read_json(path)

@@ -1,4 +1,4 @@
-"""What happened in training: losses, senses and moves over updates, from fairseq's logs and from the table of moves."""
+"""The history of a training run: losses, senses and moves over updates, from fairseq's log and the move log."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,36 +8,36 @@ from typing import Optional
 from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.checkpoint import Checkpoint
 
-Curve = dict[int, float]  # a value after so many updates
+Curve = dict[int, float]  # values by number of updates
 
 
 @dataclass
 class History:
-    """Losses are in bits (base 2) per token, as fairseq logs them; a perplexity is 2 to the power of the nll loss."""
+    """Curves of one run. Losses are in bits (base 2) per token, as fairseq logs them; a perplexity is 2^nll_loss."""
 
-    epoch_loss: Curve = field(default_factory=dict)  # in training: means over epochs,
-    inner_loss: Curve = field(default_factory=dict)  # and over the updates since the line before
+    epoch_loss: Curve = field(default_factory=dict)  # training loss: means over epochs,
+    inner_loss: Curve = field(default_factory=dict)  # and over the updates since the previous line
     valid_loss: Curve = field(default_factory=dict)
     valid_ppl: Curve = field(default_factory=dict)
     senses: dict[str, Curve] = field(default_factory=dict)  # kerbs_… of the log
     moves: list[tuple[int, str, str]] = field(default_factory=list)  # (update, from word, to word)
     events: Curve = field(default_factory=dict)  # senses moved at each event, from the log
-    pretrained: bool = False  # whether the totals in the log began before this run
+    pretrained: bool = False  # whether the totals in the log include an earlier run
 
     @property
     def train_loss(self) -> Curve:
-        """The finer of the two curves of the loss in training."""
+        """The training loss, by epoch or by log line, whichever has more points."""
         return self.inner_loss if len(self.inner_loss) > len(self.epoch_loss) else self.epoch_loss
 
     @property
     def best_ppl(self) -> Optional[float]:
-        """The lowest perplexity on the validation set."""
+        """The lowest validation perplexity; None if there is none."""
         return min((ppl for ppl in self.valid_ppl.values() if math.isfinite(ppl)), default=None)
 
     def moves_by_update(self) -> Curve:
-        """How many senses moved at each event of this run.
+        """Return the number of senses that moved at each event of this run.
 
-        From the table of moves, or else from the events in the log, or else from the growing total in it.
+        From the move log, otherwise from the events in the training log, otherwise from its total of moves.
         """
         if self.moves:
             counts: Curve = {}
@@ -53,12 +53,12 @@ class History:
 
     @property
     def has_curves(self) -> bool:
-        """Whether any loss is known."""
+        """Whether there is any curve of the loss."""
         return bool(self.valid_loss or self.train_loss)
 
 
 def read_log(path: Path, valid: str = logs.VALID) -> History:
-    """The log of fairseq-train (--log-format json or simple); ``valid`` is the set that was validated on."""
+    """Read a log of fairseq-train (--log-format json or simple); ``valid`` is the name of the validation set."""
     lines = logs.read_lines(path)
     history = History(events={update: float(count) for update, count in logs.events(lines).items()})
     for record in logs.records(lines):
@@ -78,7 +78,7 @@ def read_log(path: Path, valid: str = logs.VALID) -> History:
 
 
 def from_checkpoint(checkpoint: Checkpoint, updates: int) -> History:
-    """The little that a checkpoint itself knows: its last losses."""
+    """Return the history that a checkpoint itself contains: its last losses."""
     history = History()
     for kind, loss in checkpoint.last_losses():
         (history.valid_loss if kind == logs.VALID else history.epoch_loss)[updates] = loss

@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing but itself: no network, no fonts, no files beside it."""
+"""The report as one self-contained HTML page: no network, no fonts, no other files."""
 
 import html
 import json
@@ -19,11 +19,11 @@ TITLES = {
     "words": "Words",
 }  # fmt: skip
 HERE = Path(__file__).parent
-SHOWN = ("bleu", "chrf", "ppl", "ter")  # scores that stand at the top; the others are in the table
+SHOWN = ("bleu", "chrf", "ppl", "ter")  # scores in the overview; the others are in the table
 
 
 def esc(value: object) -> str:
-    """Any text, harmless within HTML."""
+    """Escape any text for HTML."""
     return html.escape(str(value))
 
 
@@ -35,7 +35,7 @@ def page(
     vocabulary: dict[str, Any],
     notes: Sequence[str],
 ) -> str:
-    """The whole page; ``main`` is the model that is shown in detail, ``pictures`` the plots with their tabs."""
+    """Return the page; ``main`` is the model that is shown in detail, ``pictures`` are (tab, plot)."""
     parts: dict[str, list[str]] = {name: [] for name in TITLES}
     parts["overview"] = [overview(main), notes_list(notes), settings(runs)]
     if len(runs) > 1:
@@ -71,7 +71,7 @@ def page(
 
 
 def as_data(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """Return JSON that is safe inside a script element."""
     text = json.dumps(without_nan(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -83,7 +83,7 @@ SEARCH = (
 
 
 def subtitle(runs: Sequence[Run], main: Optional[Run]) -> str:
-    """What the page is about, in a line."""
+    """Return a line that describes the models of the page."""
     if main is None or main.learned is None:
         return f"{len(runs)} models compared; none of them is KerBS, so there are no senses to show."
     S, d = main.learned.vectors.shape
@@ -92,7 +92,7 @@ def subtitle(runs: Sequence[Run], main: Optional[Run]) -> str:
 
 
 def figure(picture: Picture) -> str:
-    """A plot with its title and caption."""
+    """Return a plot with its title and caption."""
     return (
         f'<figure><h3 id="t-{picture.name}">{esc(picture.title)}</h3>{inline(picture)}'
         f'<figcaption class="caption">{esc(picture.caption)}</figcaption></figure>'
@@ -100,7 +100,7 @@ def figure(picture: Picture) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; columns whose names begin with > hold numbers."""
+    """Return a table; columns whose names begin with > hold numbers."""
     kinds = [' class="n"' if column.startswith(">") else "" for column in columns]
     head = "".join(f"<th{kind}>{esc(column.lstrip('>'))}</th>" for kind, column in zip(kinds, columns))
     body = "".join(
@@ -110,7 +110,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def overview(main: Optional[Run]) -> str:
-    """The model in numbers."""
+    """Return the main figures of the model."""
     if main is None or main.learned is None:
         return ""
     idle = findings.idle(main.learned)
@@ -127,14 +127,14 @@ def overview(main: Optional[Run]) -> str:
 
 
 def notes_list(notes: Sequence[str]) -> str:
-    """What is left out."""
+    """Return the list of what is left out, and why."""
     if not notes:
         return ""
     return f'<div class="notes"><p>Left out:</p><ul>{"".join(f"<li>{esc(note)}</li>" for note in notes)}</ul></div>'
 
 
 def settings(runs: Sequence[Run]) -> str:
-    """Settings and scores, a column for each model."""
+    """Return the table of settings and scores, with a column for each model."""
     rows: list[list[str]] = []
     for what in ("scores", "settings"):
         names = dict.fromkeys(name for run in runs for name in getattr(run, what))
@@ -143,7 +143,7 @@ def settings(runs: Sequence[Run]) -> str:
 
 
 def comparison(runs: Sequence[Run]) -> str:
-    """The models side by side."""
+    """Return the table that compares the models."""
     scores = list(dict.fromkeys(name for run in runs for name in run.scores))
     columns = ["model", "output layer", ">parameters", ">updates", ">best valid ppl", ">senses", ">moves"]
     rows = []
@@ -157,7 +157,7 @@ def comparison(runs: Sequence[Run]) -> str:
 
 
 def senses_tables(model: Learned) -> list[str]:
-    """Table 5, movers, idle senses."""
+    """Return the tables of words by number of senses (Table 5), of gained and lost senses, and of idle senses."""
     lines = findings.by_number(model)
     blocks = ["<h3>Words by number of senses (Table 5)</h3>"]
     blocks.append(
@@ -183,7 +183,7 @@ def senses_tables(model: Learned) -> list[str]:
 
 
 def widths_tables(model: Learned) -> list[str]:
-    """Words with the widest and the narrowest kernels (Figure 3)."""
+    """Return the table of the words with the largest and smallest θ (Figure 3)."""
     widths = findings.widths(model)
     if not widths:
         return ["<p>The kernel is the inner product: there is no θ.</p>"]

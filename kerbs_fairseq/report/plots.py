@@ -1,4 +1,4 @@
-"""The plots of one KerBS model, each a function from what was found to a figure."""
+"""Plots of one KerBS model."""
 
 import itertools
 import math
@@ -18,14 +18,14 @@ from kerbs_fairseq.report.history import History
 from kerbs_fairseq.report.spaces import Contexts, main_axes
 
 QUANTILES = (0.05, 0.5, 0.95)
-ENOUGH = 5  # contexts of a word whose spread means something
+ENOUGH = 5  # contexts that a spread needs
 MOST_POINTS = 1500
-SENSE_GROUPS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 8), (9, math.inf))  # of words by their number of senses
-PARTS = 25  # of the time in which senses move
+SENSE_GROUPS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 8), (9, math.inf))  # (fewest, most) senses
+PARTS = 25  # bars over the updates
 
 
 def training(history: History) -> Figure:
-    """Loss over updates, in training and in validation."""
+    """Plot the training and validation loss over updates."""
     figure, ax = axes()
     for number, (name, curve) in enumerate((("training", history.train_loss), ("validation", history.valid_loss))):
         if curve:
@@ -39,7 +39,7 @@ def training(history: History) -> Figure:
 
 
 def moves(history: History) -> Figure:
-    """Senses that moved, in equal parts of the time, and in all."""
+    """Plot the number of moves over updates, and their total."""
     figure, ax = axes()
     x, y = zip(*sorted(history.moves_by_update().items()))
     width = max(1, math.ceil(x[-1] / PARTS))
@@ -60,11 +60,11 @@ def moves(history: History) -> Figure:
 
 
 def words_over_time(history: History) -> Figure:
-    """How many words have so many senses, over updates."""
+    """Plot the number of words with one, two … senses over updates."""
     figure, ax = axes()
     prefix = "kerbs_words_with_"
     names = [name for name in history.senses if re.fullmatch(rf"{prefix}(\d+|more)", name)]
-    names.sort(key=lambda name: (len(name), name))  # by number, and "more" at the end
+    names.sort(key=lambda name: (len(name), name))  # by number, "more" last
     for number, name in enumerate(names):
         x, y = zip(*sorted(history.senses[name].items()))
         ax.plot(x, y, color=colour(number), marker=marker(number), markersize=4, label=name[len(prefix) :])
@@ -76,7 +76,7 @@ def words_over_time(history: History) -> Figure:
 
 
 def senses_per_word(model: Learned) -> Figure:
-    """Words by number of senses, now and before training."""
+    """Plot words by number of senses, now and before training."""
     figure, ax = axes()
     first = model.initial
     most = int(model.numbers.max()) if first is None else int(max(model.numbers.max(), first.max()))
@@ -96,7 +96,7 @@ def senses_per_word(model: Learned) -> Figure:
 
 
 def senses_by_frequency(model: Learned) -> Figure:
-    """The share of words with one, two … senses, from rare to frequent words."""
+    """Plot the share of words with one, two … senses against their frequency."""
     figure, ax = axes()
     assert model.counts is not None
     counts, numbers = model.counts[SPECIAL:].float().clamp_min(1), model.numbers[SPECIAL:]
@@ -122,18 +122,18 @@ def senses_by_frequency(model: Learned) -> Figure:
 
 
 def theta(model: Learned) -> Figure:
-    """θ of all senses, idle ones apart."""
+    """Plot a histogram of θ, with idle senses marked."""
     return _of_senses(model, model.theta, "θ (larger: wider)")
 
 
 def bias(model: Learned) -> Figure:
-    """The bias of all senses, idle ones apart."""
+    """Plot a histogram of the bias, with idle senses marked."""
     assert model.bias is not None
     return _of_senses(model, model.bias, "bias")
 
 
 def _of_senses(model: Learned, values: torch.Tensor, label: str) -> Figure:
-    """A histogram of ``values`` (S,)."""
+    """Plot a histogram of ``values`` (S,), with idle senses marked."""
     figure, ax = axes()
     idle = model.share < IDLE
     values = torch.nan_to_num(values)
@@ -149,13 +149,13 @@ def _of_senses(model: Learned, values: torch.Tensor, label: str) -> Figure:
 
 
 def spread_words(contexts: Contexts) -> list[int]:
-    """Words with contexts enough for a spread, most frequent first."""
+    """Return the words with enough contexts for a spread, most frequent first."""
     order = torch.argsort(contexts.times, descending=True, stable=True)[:MOST_POINTS].tolist()
     return [i for i in order if i >= SPECIAL and contexts.times[i] >= ENOUGH]
 
 
 def theta_by_spread(model: Learned, contexts: Contexts) -> Figure:
-    """θ of words against the spread of their contexts (Lemma 2)."""
+    """Plot θ of words against the spread of their contexts (Lemma 2)."""
     figure, ax = axes()
     words = torch.tensor(spread_words(contexts))
     of_word = model.word_theta()
@@ -174,7 +174,7 @@ def theta_by_spread(model: Learned, contexts: Contexts) -> Figure:
 
 
 def kernels(model: Learned) -> Figure:
-    """The kernel for the θ that were learned (Figure 2): what a sense scores at an angle from its vector."""
+    """Plot the kernel against the angle between context and sense, for quantiles of the learned θ (Figure 2)."""
     figure, ax = axes()
     angle = torch.linspace(0, torch.pi, 181)
     cosine = angle.cos()
@@ -193,9 +193,9 @@ def kernels(model: Learned) -> Figure:
 
 
 def contexts_of_word(features: Tensor, senses: Tensor, order: list[int]) -> Figure:
-    """Contexts (n, d) of a word on their main axes, by the sense that each means (n,) (Figure 1).
+    """Plot contexts (n, d) of a word by PCA, coloured by their likely ``senses`` (n,) (Figure 1).
 
-    ``order`` are its senses; each keeps its colour.
+    ``order`` are the senses of the word, which determines their colours.
     """
     figure, ax = axes()
     points = main_axes(features)

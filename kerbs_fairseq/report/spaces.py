@@ -1,4 +1,4 @@
-"""The contexts of all words in a split: how far they spread, which senses they mean, examples, and some for plots."""
+"""The contexts of all words in a split: their spread, likely senses, examples, and some contexts for plots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,44 +14,44 @@ from kerbs_fairseq.inspection.learned import SPECIAL, Learned
 from kerbs_fairseq.inspection.pieces import mark_of, spaced
 
 EXAMPLES = 3  # sentences for a sense
-FEWEST, MOST_KEPT = 3, 400  # contexts of a word for a plot
-BATCH = 1000  # tokens: small, so that a part of the split has sentences of all lengths
-USED = 0.1  # share of a sense that counts as used
+FEWEST, MOST_KEPT = 3, 400  # contexts of a word in a plot
+BATCH = 1000  # tokens: small, so that a sample of the split has sentences of all lengths
+USED = 0.1  # share from which a sense counts as used
 
 
 @dataclass
 class Kept:
-    """The contexts of one word."""
+    """Contexts of one word that are kept for a plot."""
 
     features: list[Tensor] = field(default_factory=list)  # (n, d) each
     senses: list[Tensor] = field(default_factory=list)  # (n,) each
     number: int = 0
 
     def both(self) -> tuple[Tensor, Tensor]:
-        """Contexts (n, d) and the sense that each means (n,)."""
+        """Return contexts (n, d) and their likely senses (n,)."""
         return torch.cat(self.features)[:MOST_KEPT], torch.cat(self.senses)[:MOST_KEPT]
 
 
 @dataclass
 class Contexts:
-    """What the contexts of V words and their S senses are like in ``tokens`` tokens of a split."""
+    """Statistics of the contexts of V words and S senses in ``tokens`` tokens of a split."""
 
     split: str
     tokens: int
-    whole: bool  # whether that is all of the split
+    whole: bool  # whether these are all tokens of the split
     times: Tensor  # (V,): how often each word is a target
-    spread: Tensor  # (V,): 1 − length of the mean direction; 0 if all contexts point the same way, towards 1 if apart
-    meant: Tensor  # (S,): how often each sense is the likely one
-    sentences: list[str]  # pieces of text with a tab between them
-    examples: dict[int, list[tuple[int, int, float]]]  # of a sense: (sentence, word of it, probability), best first
-    kept: dict[int, Kept]  # of words that may be plotted
+    spread: Tensor  # (V,): 1 − length of the mean direction; 0 if all contexts have the same direction, at most 1
+    meant: Tensor  # (S,): how often each sense is the most likely one
+    sentences: list[str]  # pieces separated by tabs
+    examples: dict[int, list[tuple[int, int, float]]]  # by sense: (sentence, position, probability), best first
+    kept: dict[int, Kept]  # by word, of words that may be plotted
 
 
 def candidates(model: Learned, most: int = 40) -> list[int]:
-    """Words that may be worth a plot, best first: frequent, with senses that are well used and far apart.
+    """Return candidates for plots, best first: frequent words with senses that are well used and far apart.
 
-    The order is by Σ_ij p_i p_j (1 − cos(w_i, w_j)) · log(1 + count), p the shares of a word's senses: how far apart,
-    on average, the senses of two of its uses are.
+    The order is by Σ_ij p_i p_j (1 − cos(w_i, w_j)) · log(1 + count), with p the shares of a word's senses: the mean
+    distance between the senses of two occurrences, weighted by frequency.
     """
     of = model.sense_to_word
     mean = torch.zeros(model.n_words, model.vectors.size(1))
@@ -65,7 +65,7 @@ def candidates(model: Learned, most: int = 40) -> list[int]:
 
 
 def chosen(contexts: Contexts, words: Sequence[int], most: int) -> list[int]:
-    """Those of ``words`` that mean two senses or more in the contexts, and often enough to see it."""
+    """Return the best of ``words`` for plots: first those with two or more senses in use in the contexts."""
 
     def plain(word: int) -> bool:
         kept = contexts.kept.get(word)
@@ -87,7 +87,7 @@ def read_contexts(
     tokens: int,
     progress: Callable[[float], None] = lambda part: None,
 ) -> Contexts:
-    """Go through a split with the model, up to ``tokens`` tokens of it; contexts of the words ``keep`` are kept."""
+    """Run the model on up to ``tokens`` tokens of a split; contexts of the words in ``keep`` are kept for plots."""
     from kerbs_fairseq.inspection.contexts import Reader  # loads fairseq and all its models
 
     reader = Reader(checkpoint, data, split)
@@ -122,7 +122,7 @@ def read_contexts(
 
 
 def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], matches: Any, mark: str) -> None:
-    """Keep the likeliest sentences for each sense; a sentence that many share is kept once."""
+    """Keep the most likely sentences of each sense; a sentence of several senses is stored once."""
     from kerbs_fairseq.inspection.contexts import AROUND, around
 
     texts: dict[tuple[int, int], int] = {}
@@ -149,7 +149,7 @@ def add_examples(result: Contexts, reader: Any, batch: dict[str, Any], matches: 
 
 
 def main_axes(features: Tensor) -> Tensor:
-    """Contexts (n, d) on their two main axes (n, 2), by PCA; signs are fixed, so that a plot is always the same."""
+    """Project contexts (n, d) on their first two principal axes (n, 2); signs are fixed for reproducible plots."""
     centred = features - features.mean(0)
     _, _, axes = torch.linalg.svd(centred, full_matrices=False)
     axes = axes[:2]

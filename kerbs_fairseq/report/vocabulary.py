@@ -1,4 +1,4 @@
-"""All words of a model with their senses, small enough to be searched within a page."""
+"""All words of a model with their senses, as compact data for the search of the page."""
 
 import math
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from kerbs_fairseq.inspection.learned import Learned
 from kerbs_fairseq.report.spaces import Contexts
 
 NEAREST = 4
-WITH_NEAREST = 2000  # words, the most frequent: for all senses of a large vocabulary it would take minutes
-ROWS = 256  # senses compared with all others at a time
+WITH_NEAREST = 2000  # most frequent words: all senses of a large vocabulary would take minutes
+ROWS = 256  # senses compared with all others at once
 
 
 def nearest(
     model: Learned, senses: Sequence[int], progress: Callable[[float], None] = lambda part: None
 ) -> dict[int, list[int]]:
-    """The words of other words' senses that are nearest to each of ``senses``, by the angle."""
+    """Return for each of ``senses`` the words of the nearest senses of other words, by cosine."""
     unit, of = functional.normalize(model.vectors), model.sense_to_word
     neighbours: dict[int, list[int]] = {}
     if len(unit) <= NEAREST:
@@ -40,10 +40,10 @@ def vocabulary(
     also: Sequence[int] = (),
     progress: Callable[[float], None] = lambda part: None,
 ) -> dict[str, Any]:
-    """Words by frequency, ``[word, count, senses]``, for the page.
+    """Return the words by frequency, ``[word, count, senses]``, for the page.
 
     A sense is ``[θ, bias, share of usage, length, nearest words (places in the list), times meant, examples]``, an
-    example ``[sentence, word of it, probability]``. ``also`` are words that get their nearest whatever their frequency.
+    example ``[sentence, position, probability]``. ``also`` are words that get their nearest whatever their frequency.
     """
     order = by_frequency(model)
     place = {word: i for i, word in enumerate(order)}
@@ -80,5 +80,5 @@ def vocabulary(
 
 
 def rounded(values: torch.Tensor) -> list[Optional[float]]:
-    """Three digits behind the point; None if it is not a number."""
+    """Round to three decimals; None for values that are not finite."""
     return [round(v, 3) if math.isfinite(v) else None for v in values.tolist()]

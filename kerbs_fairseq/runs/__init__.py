@@ -1,1 +1,1 @@
-"""What runs leave behind: checkpoints, logs, outputs, processes."""
+"""Files and processes of runs: checkpoints, logs, outputs, console commands, and errors of users."""

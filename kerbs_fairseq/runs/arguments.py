@@ -1,11 +1,11 @@
-"""The command lines of the console commands."""
+"""The argument parser of the console commands."""
 
 import argparse
 from typing import Any
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, for which ``--option --`` has no value: up to Python 3.12 it makes an empty list of it."""
+    """An ArgumentParser that refuses ``--option=--``, whose value is an empty list up to Python 3.12."""
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.option_strings and action.nargs is None and arg_strings == ["--"]:

@@ -1,4 +1,4 @@
-"""fairseq's checkpoints: the names in them, in one place; and reading them without running code of theirs."""
+"""fairseq's checkpoints: the names in them, and reading them without running code that they contain."""
 
 import hashlib
 import pickle
@@ -18,22 +18,22 @@ from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS, UNIT
 from kerbs_fairseq.runs.errors import UserError, reason
 from kerbs_fairseq.runs.files import kind_of
 
-# --- names: of fairseq's state
+# --- names in a checkpoint of fairseq
 MODEL, EXTRA, HISTORY, OPTIMIZER = "model", "extra_state", "optimizer_history", "last_optimizer_state"
-# of the output layer in a model's state, behind "decoder." or whatever the decoder is called
+# names of the output layer in the state dict of a model, after "decoder." or another name of the decoder
 HEAD, SENSES, STATISTICS = "head.", "senses.", "statistics."
 VECTORS, THETA, BIAS = (f"{SENSES}{name}" for name in PARAMETERS)
 MAP, KERNEL, RATIO = f"{SENSES}{MAP_NAME}", f"{SENSES}kernel_id", f"{SENSES}ratio"
 INITIAL, VOCABULARY, RATES = (f"{SENSES}{name}" for name in ("initial_senses", "vocabulary", "rates"))
 USAGE, UPDATES, MOVES = (f"{STATISTICS}{name}" for name in ("usage", "updates", "moves"))
 PRIOR = "prior."  # of a mixture of softmaxes
-# floats of a model's state that are not learned: buffers, and the weights that fairseq's encoder layers keep a second
-# time, at zero, for a fast path of inference
+# floats in the state dict of a model that are not learned: buffers, and the second copies of weights, all zero, that
+# fairseq's encoder layers have for a fast path of inference
 NOT_LEARNED = re.compile(
     r"\.statistics\.|_float_tensor|\.version|\blayers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$"
 )
 
-# --- what a file may make: tensors, and what fairseq's settings are made of
+# --- what a file may unpickle: tensors, and the classes in fairseq's settings
 PLAIN = ("set", "frozenset", "dict", "list", "tuple", "str", "int", "float", "bool", "bytes", "bytearray", "complex")
 ALLOWED = {
     "argparse": {"Namespace"},
@@ -57,17 +57,17 @@ ALLOWED = {
 
 
 class Refused(UserError):
-    """A file wants to make something that no checkpoint needs: loading it could run code."""
+    """A file asks for a class or function that no checkpoint needs: loading it could run code."""
 
 
 class Unpickler(pickle.Unpickler):
-    """Makes what is in ``ALLOWED``; anything else is refused by name."""
+    """An unpickler that loads the names in ``ALLOWED``; any other name raises :class:`Refused`."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class or function that the file asks for."""
-        if module == "__builtin__":  # as Python 2 has it, and protocols of its time
+        """Return the class or function that the file asks for."""
+        if module == "__builtin__":  # its name in Python 2, and in old pickle protocols
             module, name = "builtins", {"long": "int", "unicode": "str"}.get(name, name)
-        if module == "pathlib._local":  # as Python 3.13 has it, and no other version
+        if module == "pathlib._local":  # its name in Python 3.13, and in no other version
             module = "pathlib"
         if name not in ALLOWED.get(module, ()):
             raise Refused(f"{module}.{name}")
@@ -91,7 +91,7 @@ class Code(NamedTuple):
 
 @dataclass
 class Checkpoint:
-    """A checkpoint of fairseq's, on the CPU."""
+    """A checkpoint of fairseq, on the CPU."""
 
     path: Path
     state: dict[str, Any]
@@ -110,38 +110,38 @@ class Checkpoint:
 
     @property
     def layer(self) -> str:
-        """What the output layer is: KerBS, MoS or softmax."""
+        """The kind of output layer: KerBS, MoS or softmax."""
         mixed = any(f".{HEAD}{PRIOR}" in f".{name}" for name in self.state[MODEL])
         return "KerBS" if self.head else "MoS" if mixed else "softmax"
 
     @property
     def updates(self) -> int:
-        """How many updates its training has made; 0 if it does not say."""
+        """The number of updates of the training; 0 if the checkpoint does not say."""
         history = self.state.get(HISTORY)
         last = history[-1] if isinstance(history, (list, tuple)) and history else {}
         return whole(options_of(last).get("num_updates"))
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """The settings by part (model, task, …); in fairseq's older form all stand in one, called args."""
+        """The settings by part (model, task, …); in fairseq's older format all are in one part, called args."""
         if self.state.get("args") is not None:
             return {"args": options_of(self.state["args"])}
         cfg = options_of(self.state.get("cfg"))
         return {name: options_of(part) for name, part in cfg.items() if is_part(part)}
 
     def options(self, part: str) -> dict[str, Any]:
-        """The settings of one part."""
+        """Return the settings of one part."""
         parts = self.parts
         return parts.get("args", parts.get(part, {}))
 
     @property
     def valid_subset(self) -> str:
-        """The first of the sets that training validates on, which is the one that checkpoints are chosen by."""
+        """The first of the validation sets, by which the best checkpoint is chosen."""
         return str(self.options("dataset").get("valid_subset") or "valid").split(",")[0]
 
     @property
     def code(self) -> "Code":
-        """What has to be registered with fairseq before the model can be built."""
+        """The names that have to be registered with fairseq before the model can be built."""
         model, task, common = (self.options(part) for part in ("model", "task", "common"))
         names = (model.get("_name") or model.get("arch"), task.get("_name") or task.get("task"))
         return Code(*(str(name or "") for name in (*names, common.get("user_dir"))))
@@ -152,7 +152,7 @@ class Checkpoint:
         return str(self.options("checkpoint").get("best_checkpoint_metric") or "loss")
 
     def last_losses(self) -> Iterator[tuple[str, float]]:
-        """The last losses that the checkpoint itself knows: (valid or train, bits per token)."""
+        """Yield the last losses that are saved in the checkpoint: (valid or train, bits per token)."""
         extra = options_of(self.state.get(EXTRA))
         last = extra.get("val_loss")
         if isinstance(last, (int, float)) and self.best_metric == "loss":
@@ -165,21 +165,21 @@ class Checkpoint:
 
 
 def is_part(value: object) -> bool:
-    """Whether a value of the configuration is a group of settings, in one of the forms that fairseq saves."""
+    """Return whether a value of the configuration is a group of settings, in one of fairseq's formats."""
     return hasattr(value, "items") or hasattr(value, "__dict__")
 
 
 def options_of(part: Any) -> dict[str, Any]:
-    """A group of settings as a dictionary, whether it was a dictionary or a namespace; empty if it is none."""
+    """Return a group of settings, a mapping or a namespace, as a dictionary; empty if it is neither."""
     try:
         values = (part if hasattr(part, "items") else vars(part)).items()
         return {str(name): " ".join(str(value).split()) if torch.is_tensor(value) else value for name, value in values}
-    except Exception:  # no settings, or omegaconf's with references that lead nowhere
+    except Exception:  # no settings, or those of omegaconf with references that cannot be resolved
         return {}
 
 
 def whole(value: Any) -> int:
-    """A number that counts something; 0 if it is none."""
+    """Return ``value`` as a count, an integer of at least 0; 0 if it is not a number."""
     try:
         return max(0, int(value))
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -187,7 +187,7 @@ def whole(value: Any) -> int:
 
 
 def load(path: Path, trust: bool = False) -> Checkpoint:
-    """Read a checkpoint. Unless you ``trust`` it, only tensors and fairseq's settings can be made from it."""
+    """Read a checkpoint. Unless you ``trust`` it, only tensors and fairseq's settings are unpickled."""
     try:
         if not path.exists():
             raise UserError(f"{path} does not exist")
@@ -201,7 +201,7 @@ def load(path: Path, trust: bool = False) -> Checkpoint:
         ) from None
     except UserError:
         raise
-    except Exception as error:  # whatever unpickling a file that is none may raise
+    except Exception as error:  # unpickling another kind of file may raise anything
         raise UserError(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason(error)})") from None
     if not isinstance(state, dict) or not isinstance(state.get(MODEL), dict):
         raise UserError(f"{path} is not a fairseq checkpoint: it has no model")
@@ -227,12 +227,12 @@ def _other_format(path: Path, what: str) -> NoReturn:
 
 
 def parameters(model: dict[str, Any]) -> int:
-    """How many numbers of a model's state are learned; a table that layers share counts once, also if saved twice."""
+    """Return the number of learned parameters of a state dict; a shared table counts once, also if saved twice."""
     distinct: dict[int, Tensor] = {}
     for name, value in model.items():
         if not torch.is_tensor(value) or not value.is_floating_point() or NOT_LEARNED.search(name):
             continue
-        # half precision and GPUs save a shared table as two; two matrices of many values are not equal by chance
+        # in half precision and on GPUs a shared table is saved as two; two large matrices are not equal by chance
         same = (other for other in distinct.values() if value.dim() == 2 and other.shape == value.shape)
         if value.data_ptr() not in distinct and not any(
             torch.equal(value, other) and value.std() > 0 for other in same
@@ -242,13 +242,13 @@ def parameters(model: dict[str, Any]) -> int:
 
 
 def fingerprint(symbols: Iterable[str]) -> int:
-    """A number that tells dictionaries apart: two with the same symbols in the same order have the same; never 0."""
+    """Return a hash of a dictionary: the same for the same symbols in the same order; never 0."""
     digest = hashlib.sha256("\n".join(symbols).encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big", signed=True) or 1
 
 
 def theta_and_bias(head: dict[str, Tensor]) -> tuple[Optional[Tensor], Optional[Tensor]]:
-    """θ before its bound, and bias (S,), or None: saved divided by the factors of their learning rates."""
+    """Return θ before its bound, and bias (S,), or None; both are saved divided by their learning rate factors."""
     rates = head.get(RATES)
     factors = [1.0, 1.0] if rates is None or rates.numel() != 2 else [float(x) / UNIT for x in rates.flatten()]
     raw = (head.get(name) for name in (THETA, BIAS))
@@ -257,7 +257,7 @@ def theta_and_bias(head: dict[str, Tensor]) -> tuple[Optional[Tensor], Optional[
 
 
 def integer(value: Optional[Tensor]) -> Optional[int]:
-    """A saved number; None if it is not there, or not one integer."""
+    """Return a saved integer; None if it is missing, or not one integer."""
     if value is None or value.numel() != 1 or value.is_floating_point() or value.is_complex():
         return None
     return int(value)

@@ -1,4 +1,4 @@
-"""One exception for what a user can put right, and one way for a console command to end: with one line."""
+"""The exception for errors that a user can correct, and console commands that end with one line."""
 
 import contextlib
 import io
@@ -17,11 +17,11 @@ BIDIRECTIONAL = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for, or a file that is not what it should be; the text says what to do."""
+    """A wrong option, or a file that is not what it should be; the text says what to do."""
 
 
 def command_name() -> str:
-    """The console command that is the main program, such as fairseq-train or kerbs-report; "" in other programs."""
+    """Return the console command that is the main program, such as fairseq-train; "" in other programs."""
     path = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     if path.parent.name == "fairseq_cli":  # python -m fairseq_cli.train
         return f"fairseq-{path.stem}"
@@ -29,9 +29,9 @@ def command_name() -> str:
 
 
 def refuse(sentence: str, error: type[UserError] = UserError) -> NoReturn:
-    """End one of fairseq's console commands with ``sentence``; in any other program, raise it as an ``error``.
+    """Exit with ``sentence`` if a console command of fairseq is the main program; otherwise raise it as an ``error``.
 
-    fairseq's commands would wrap an exception in a traceback, or in a sentence of their own.
+    fairseq's commands would show an exception with a traceback, or replace it by a message of their own.
     """
     if command_name().startswith("fairseq-"):
         raise SystemExit(sentence)
@@ -39,14 +39,14 @@ def refuse(sentence: str, error: type[UserError] = UserError) -> NoReturn:
 
 
 def reason(error: BaseException) -> str:
-    """What an exception of the system's, or of anybody's, says: in one line, and not a long one."""
+    """Return the message of an exception in one line of limited length."""
     text = " ".join((getattr(error, "strerror", None) or str(error)).split()) or type(error).__name__
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} …"
 
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """Turn whatever other libraries raise into a UserError: ``what``, and the reason."""
+    """Convert the exceptions of other libraries into a UserError: ``what``, and the reason."""
     try:
         yield
     except UserError:
@@ -56,7 +56,7 @@ def told(what: str) -> Iterator[None]:
 
 
 def visible(text: object) -> str:
-    """``text`` with escapes in the place of characters that would command a terminal, or turn its direction."""
+    """Return ``text`` with escapes in place of characters that control a terminal or the direction of text."""
     return "".join(
         c.encode("unicode_escape").decode()
         if c in BIDIRECTIONAL or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
@@ -67,10 +67,10 @@ def visible(text: object) -> str:
 
 @contextlib.contextmanager
 def console(name: str) -> Iterator[None]:
-    """Around the work of the console command ``name``: whatever ends it early is one line and an exit code.
+    """Run the console command ``name`` within this context: errors end it with one line and an exit code.
 
-    Mistakes of the user, Ctrl-C, a pipe that was closed (``| head``), a full disk behind the standard output. What a
-    terminal cannot show is shown as an escape.
+    These are UserErrors, Ctrl-C, a pipe that was closed (``| head``), a full disk behind the standard output, too
+    little memory. Characters that a terminal cannot show are printed as escapes.
     """
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed before the start
@@ -78,7 +78,7 @@ def console(name: str) -> Iterator[None]:
         if isinstance(getattr(sys, stream), io.TextIOWrapper):
             getattr(sys, stream).reconfigure(errors="backslashreplace")
     handler, interrupts = signal.getsignal(signal.SIGINT), watch_interrupts()
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # fairseq's data sets fail to close what is damaged
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # fairseq's data sets fail to close damaged files
     try:
         try:
             yield
@@ -90,14 +90,14 @@ def console(name: str) -> Iterator[None]:
             raise
         raise SystemExit(code) from None
     finally:
-        if not command_name():  # else until the end of the process
+        if not command_name():  # else they stay until the process ends
             sys.unraisablehook = hook
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGINT, handler)
 
 
 def ending(name: str, error: BaseException) -> Union[int, str, None]:
-    """The exit code that an exception ends a command with, or the line; None for what is a fault of ours."""
+    """Return the exit code or the line that an exception ends a command with; None for a bug of ours."""
     if isinstance(error, UserError):
         return f"{name}: {lines(error)}"
     if isinstance(error, KeyboardInterrupt):
@@ -111,7 +111,7 @@ def ending(name: str, error: BaseException) -> Union[int, str, None]:
 
 
 def watch_interrupts() -> list[int]:
-    """Let Ctrl-C raise a KeyboardInterrupt, and note it: an import that it hits may make another exception of it."""
+    """Let Ctrl-C raise a KeyboardInterrupt, and return a list that records it: imports may replace the exception."""
     seen: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
@@ -125,17 +125,17 @@ def watch_interrupts() -> list[int]:
 
 
 def lines(problem: UserError) -> str:
-    """Its text, in which only the line ends are left of what commands a terminal."""
+    """Return the text of ``problem`` with control characters escaped, except line ends."""
     return "\n".join(map(visible, str(problem).split("\n")))
 
 
 def say(line: str) -> None:
-    """On the standard error, if anybody listens."""
+    """Print ``line`` to the standard error; ignore a closed stream."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(line, file=sys.stderr, flush=True)
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is still in a stream's buffer nowhere: Python would try to write it again when it ends."""
+    """Discard what is still in a stream's buffer: Python would try to write it again when it exits."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""Reading with one clear error; writing a file or a folder whole or not at all."""
+"""Read files with one clear error; write a file or a folder completely or not at all."""
 
 import contextlib
 import errno
@@ -13,11 +13,11 @@ from typing import Any, NoReturn, Union
 
 from kerbs_fairseq.runs.errors import UserError, reason
 
-LONGEST = 100  # characters of a name that are kept in the name of the file beside it: there are limits to names
+LONGEST = 100  # characters of a name that are kept in that of its temporary file: names have a maximum length
 
 
 def read_bytes(path: Path, what: str = "") -> bytes:
-    """The content of a file, called ``what`` in an error."""
+    """Return the content of a file, called ``what`` in an error."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -25,7 +25,7 @@ def read_bytes(path: Path, what: str = "") -> bytes:
 
 
 def read_text(path: Path, what: str = "") -> str:
-    """The text of a file, called ``what`` in an error."""
+    """Return the text of a file, called ``what`` in an error."""
     try:
         return read_bytes(path, what).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -33,7 +33,7 @@ def read_text(path: Path, what: str = "") -> str:
 
 
 def read_json(path: Path, what: str = "") -> Any:
-    """The content of a JSON file, called ``what`` in an error."""
+    """Return the content of a JSON file, called ``what`` in an error."""
     try:
         return json.loads(read_text(path, what))
     except UserError:
@@ -43,10 +43,10 @@ def read_json(path: Path, what: str = "") -> Any:
 
 
 def destination(path: Path, inputs: Iterable[Path] = ()) -> Path:
-    """The regular file that writing to ``path`` makes or replaces: where its links lead. Never one of ``inputs``."""
+    """Return the regular file that writing to ``path`` makes or replaces, links resolved; refuse one of ``inputs``."""
     real = Path(os.path.realpath(path))
     try:
-        state = path.stat()  # of where the links lead, also those in /dev
+        state = path.stat()  # follows links, also those in /dev
     except FileNotFoundError:
         return real
     except OSError as error:
@@ -61,18 +61,18 @@ def destination(path: Path, inputs: Iterable[Path] = ()) -> Path:
 
 
 def kind_of(path: Path) -> str:
-    """What is there instead of a regular file."""
+    """Return what ``path`` is instead of a regular file."""
     return "a directory" if path.is_dir() else "not a regular file"
 
 
 def cannot_write(path: Path, error: Exception) -> NoReturn:
-    """The error of everything here that writes."""
+    """Raise the UserError of everything here that writes."""
     raise UserError(f"cannot write {path}: {reason(error)}") from None
 
 
 @contextlib.contextmanager
 def replacing(path: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
-    """A new file to write to, which takes the place of ``path`` if all goes well, and is removed if not."""
+    """Yield a temporary file that replaces ``path`` on success, and is removed on failure."""
     real = destination(path, inputs)
     try:
         mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666 & ~umask()
@@ -87,7 +87,7 @@ def replacing(path: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
         sync(beside)
         os.replace(beside, real)
         sync(real.parent)
-    except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
+    except (OSError, RuntimeError) as error:  # torch.save raises a RuntimeError on a full disk
         cannot_write(path, error.__context__ if isinstance(error.__context__, OSError) else error)
     finally:
         beside.unlink(missing_ok=True)
@@ -102,9 +102,9 @@ def write(path: Path, content: Union[str, bytes], inputs: Iterable[Path] = ()) -
 
 @contextlib.contextmanager
 def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
-    """A folder to write to, which becomes ``path`` if all goes well, and is removed if not.
+    """Yield a temporary folder that becomes ``path`` on success, and is removed on failure.
 
-    What is at ``path`` is an error, unless it is an empty folder, or one to ``replace``.
+    An existing ``path`` is an error, unless it is an empty folder, or one to ``replace``.
     """
     given, path = path, Path(os.path.realpath(path))
     beside = old = None
@@ -136,9 +136,9 @@ def new_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def updating(folder: Path) -> Iterator[Path]:
-    """A folder to write files to, which become files of ``folder`` if all goes well; its other files stay.
+    """Yield a temporary folder whose files are moved to ``folder`` on success; its other files stay.
 
-    Files of sub-folders come first, so that a page is replaced after the pictures that it shows.
+    Files of sub-folders are moved first, so that a page is replaced after the pictures that it shows.
     """
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
@@ -159,7 +159,7 @@ def updating(folder: Path) -> Iterator[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Folders that were made for what was not written then."""
+    """Remove those of ``folders`` that are empty: they were made for files that were not written."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -176,7 +176,7 @@ def sync(path: Path) -> None:
 
 
 def umask() -> int:
-    """Of this process."""
+    """Return the umask of this process."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

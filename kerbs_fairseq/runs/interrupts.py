@@ -1,4 +1,4 @@
-"""While one of our commands is still importing: Ctrl-C, and a package that is missing. Imports little itself."""
+"""Handle Ctrl-C and missing packages while one of our commands is still importing. Imports little itself."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from typing import Optional
 
 
 def end_at_once(number: int, _: object) -> None:
-    """End this process by the signal; an exception could be lost in the middle of somebody's import."""
+    """End this process by the signal; an exception could be lost in the middle of an import."""
     name = os.path.basename(sys.argv[0])
     os.write(2, f"{name}: interrupted\n".encode())
     signal.signal(number, signal.SIG_DFL)
@@ -16,7 +16,7 @@ def end_at_once(number: int, _: object) -> None:
 
 
 def watch() -> None:
-    """From here on, until the command begins its work."""
+    """Install the handlers if one of our commands is the main program."""
     name = os.path.basename(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     if name.startswith("kerbs-") and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
@@ -25,7 +25,7 @@ def watch() -> None:
 
 
 def say_what_is_missing(kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-    """One line where a package is missing that one of our extras would install; else the traceback."""
+    """Print one line if a package is missing that one of our extras would install; else the traceback."""
     from importlib import metadata
 
     missing = str(getattr(error, "name", "")).partition(".")[0] if kind is ModuleNotFoundError else ""

@@ -1,4 +1,4 @@
-"""What training logs: fairseq-train's own log, in JSON or plain, and the table of moves of ``--kerbs-move-log``."""
+"""Read the logs of training: that of fairseq-train, JSON or plain, and the table of ``--kerbs-move-log``."""
 
 import json
 import math
@@ -26,13 +26,13 @@ class Record(NamedTuple):
 
     @property
     def update(self) -> Optional[int]:
-        """After how many updates."""
+        """The number of updates at that line; None if it is not known."""
         at = self.values.get("num_updates", math.nan)
         return int(at) if math.isfinite(at) else None
 
 
 def record_of(line: str) -> Optional[Record]:
-    """What a line of ``--log-format json`` or ``simple`` says; None if it has no values."""
+    """Return the values of a line of ``--log-format json`` or ``simple``; None if it has no values."""
     match = re.search(r"\{.*\}\s*$", line)
     if match:
         try:
@@ -49,19 +49,19 @@ def record_of(line: str) -> Optional[Record]:
 
 
 def _from_json(values: dict[str, float]) -> Optional[Record]:
-    """In JSON every name begins with that of the set, but for the lines within an epoch."""
+    """Return the record of a JSON line: every name begins with that of the set, except in lines within an epoch."""
     if "num_updates" in values:
         return Record(INNER, values)
     endings = ("_num_updates", "_loss", "_ppl")
     kinds = {name.removesuffix(end) for end in endings for name in values if name.endswith(end)}
     if not kinds:
         return None
-    kind = min(kinds, key=len)  # of valid_loss, and not of valid_nll_loss
+    kind = min(kinds, key=len)  # from valid_loss, not from valid_nll_loss
     return Record(kind, {name.removeprefix(f"{kind}_"): value for name, value in values.items()})
 
 
 def numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Those entries that are numbers; fairseq writes most as text."""
+    """Yield the entries that are numbers; fairseq writes most of them as text."""
     for name, value in values.items():
         try:
             yield name, float(value)
@@ -70,35 +70,35 @@ def numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def records(lines: Iterable[str]) -> Iterator[Record]:
-    """All values of a log, in its order."""
+    """Yield the records of a log, in its order."""
     yield from (record for record in map(record_of, lines) if record is not None)
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a log; other programs may have written into it."""
+    """Return the lines of a log; bytes that are not UTF-8, from other programs, are replaced."""
     return read_bytes(path, "the log").decode("utf-8", errors="replace").splitlines()
 
 
 def events(lines: Iterable[str]) -> dict[int, int]:
-    """How many senses moved at each event, by update."""
+    """Return the number of senses that moved at each event, by update."""
     return {int(match[1]): int(match[2]) for match in map(EVENT.search, lines) if match}
 
 
 def best(path: Path, name: str = "ppl", subset: str = VALID) -> Optional[float]:
-    """The lowest validation ``name`` in a log: ppl (2 to the power of the nll loss per token) or loss; None if none."""
+    """Return the lowest validation ``name`` in a log: ppl (2 to the power of nll_loss) or loss; None if none."""
     entries = records(read_lines(path)) if path.is_file() else ()
     values = (record.values.get(name, math.nan) for record in entries if record.kind == subset)
     return min((value for value in values if math.isfinite(value)), default=None)
 
 
 def parameters(path: Path) -> Optional[int]:
-    """fairseq's count of a model's parameters, with the copies that encoder layers keep; None if a log has none."""
+    """Return fairseq's number of parameters, with the copies in encoder layers; None if the log has none."""
     match = PARAMETERS.search("\n".join(read_lines(path))) if path.is_file() else None
     return int(match[1].replace(",", "")) if match else None
 
 
 def seconds_per_update(log: Path) -> Optional[float]:
-    """Time of training without validation, from a log in JSON, over all epochs that ended; None if it does not say."""
+    """Return the training time per update without validation, over all complete epochs of a JSON log; None if none."""
     seconds, updates, before = 0.0, 0, 0
     for line in read_lines(log) if log.is_file() else []:
         if " | train | " not in line:
@@ -111,7 +111,7 @@ def seconds_per_update(log: Path) -> Optional[float]:
 
 
 def tokens_per_second(*logs: Path) -> Optional[float]:
-    """How fast fairseq-generate or fairseq-eval-lm was, from the first of its logs that says it."""
+    """Return the speed of fairseq-generate or fairseq-eval-lm, from the first of its logs that has it; None if none."""
     for log in logs:
         for line in read_lines(log) if log.is_file() else ():
             match = SPEED.search(line)
@@ -124,7 +124,7 @@ def tokens_per_second(*logs: Path) -> Optional[float]:
 
 
 class Move(NamedTuple):
-    """A row of the table: a sense that moved, and what the statistics said before."""
+    """A row of the table: a sense that moved, and its statistics before the move."""
 
     update: int
     sense: int
@@ -138,9 +138,9 @@ HEADER = "\t".join(Move._fields)
 
 
 def move_rows(text: str) -> list[list[str]]:
-    """The cells of a table of moves; half a line at its end, of a run that goes on or was killed, is left out.
+    """Return the cells of a table of moves; an incomplete last line, of a running or killed training, is left out.
 
-    A ValueError if the text is something else.
+    Raise a ValueError if the text is something else.
     """
     head, *lines = text.split("\n")
     rows = [line.split("\t") for line in lines[:-1]]
@@ -151,7 +151,7 @@ def move_rows(text: str) -> list[list[str]]:
 
 
 def read_moves(path: Path) -> list[tuple[int, str, str]]:
-    """(update, from word, to word) of every move in a table."""
+    """Return (update, from word, to word) of every move in a table."""
     text = read_text(path, "the table of moves")
     try:
         return [(int(update), from_word, to_word) for update, _, from_word, to_word, *_ in move_rows(text)]

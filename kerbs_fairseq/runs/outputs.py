@@ -1,4 +1,4 @@
-"""Reading what fairseq-generate and fairseq-eval-lm have written."""
+"""Read the output of fairseq-generate and fairseq-eval-lm."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ LOG_PROB = re.compile(rf" \[({NUMBER})\](?=\t|$)")
 
 
 def in_order(sentences: dict[int, object], path: Path) -> None:
-    """Refuse a file with gaps: a search that was stopped, or sentences that were skipped."""
+    """Raise a UserError if sentences are missing: a search was stopped, or sentences were skipped."""
     missing = next((i for i in range(len(sentences)) if i not in sentences), None)
     if not sentences or missing is not None:
         what = "no sentence" if not sentences else f"no sentence {missing}, and later ones"
@@ -22,12 +22,12 @@ def in_order(sentences: dict[int, object], path: Path) -> None:
 
 
 def hypotheses(path: Path) -> list[str]:
-    """The best hypotheses of fairseq-generate, in the order of the data."""
+    """Return the best hypotheses of fairseq-generate, in the order of the data."""
     return _sentences(path, HYPOTHESIS)
 
 
 def references(path: Path) -> list[str]:
-    """What they are to be compared with, in the same order."""
+    """Return the references in the output of fairseq-generate, in the order of the data."""
     return _sentences(path, REFERENCE)
 
 
@@ -42,7 +42,7 @@ def _sentences(path: Path, kind: re.Pattern[str]) -> list[str]:
 
 
 def sentence_nll(path: Path) -> list[float]:
-    """−log P in nats of each sentence, from fairseq-eval-lm --output-word-probs, in the order of the data."""
+    """Return −log P of each sentence in nats, from fairseq-eval-lm --output-word-probs, in the order of the data."""
     losses: dict[int, float] = {}
     for line in read_text(path).split("\n"):
         match = SENTENCE.search(line)

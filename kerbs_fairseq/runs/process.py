@@ -1,4 +1,4 @@
-"""Running fairseq's console commands: found beside this Python, watched line by line, failing with one clear line."""
+"""Run fairseq's console commands: find them beside this Python, read their output, and report failures clearly."""
 
 import os
 import shutil
@@ -14,17 +14,17 @@ LAST_LINES = 12
 
 
 class CommandFailed(UserError):
-    """A command ended with an error; the text says which, the end of what it printed, and where the rest is."""
+    """A command ended with an error; the text has its name, the end of its output, and where the rest is."""
 
 
 def find(command: str) -> Optional[str]:
-    """The path of a console command of this Python's environment, or else of the PATH; None if there is none."""
+    """Return the path of a console command in this Python's environment, or else on the PATH; None if there is none."""
     beside = Path(sys.executable).with_name(command)
     return str(beside) if beside.is_file() else shutil.which(command)
 
 
 def user_dir() -> str:
-    """What to give to --user-dir in this folder: the plain name wherever fairseq finds us by it, else the path."""
+    """Return the value for --user-dir in this folder: the package name if fairseq finds it by that, else the path."""
     package = Path(__file__).resolve().parent.parent
     here = Path.cwd() / package.name
     beside_fairseq = (package.parent / "fairseq").is_dir()
@@ -35,7 +35,7 @@ def user_dir() -> str:
 def start(
     command: Sequence[str], environment: Optional[dict[str, str]] = None, new_session: bool = False
 ) -> "subprocess.Popen[str]":
-    """Start a command; :func:`follow` reads all that it prints."""
+    """Start a command; :func:`follow` reads its output."""
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, encoding="utf-8",
         errors="replace", start_new_session=new_session,
@@ -43,7 +43,7 @@ def start(
 
 
 def follow(process: "subprocess.Popen[str]", log: TextIO, watch: Optional[Callable[[str], None]] = None) -> list[str]:
-    """Send all that a process prints to the open file ``log`` and, by lines, to ``watch``; the last lines."""
+    """Write the output of a process to the open file ``log`` and pass each line to ``watch``; return the last lines."""
     assert process.stdout is not None
     last: list[str] = []
     for line in process.stdout:
@@ -58,7 +58,7 @@ def follow(process: "subprocess.Popen[str]", log: TextIO, watch: Optional[Callab
 def run(
     command: list[str], log: Path, watch: Optional[Callable[[str], None]] = None, threads: Optional[int] = None
 ) -> None:
-    """Run ``command`` on ``threads`` cores, send all that it prints to the file ``log`` and, by lines, to ``watch``."""
+    """Run ``command`` with ``threads`` threads, write its output to the file ``log``, pass lines to ``watch``."""
     program = find(command[0])
     if program is None:
         raise CommandFailed(f"{command[0]} is not installed: run kerbs-doctor")
@@ -68,7 +68,7 @@ def run(
         process = start([program, *command[1:]], environment)
         try:
             last = follow(process, file, watch)
-        except BaseException:  # above all Ctrl-C: a training run must not go on unseen
+        except BaseException:  # above all Ctrl-C: a training must not go on in the background
             process.kill()
             raise
         finally:

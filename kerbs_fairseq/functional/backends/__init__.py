@@ -1,1 +1,1 @@
-"""Chunk kernels: the element-wise part of the loss, one implementation per kind of device."""
+"""Chunk kernels: the element-wise part of the loss, with one implementation per kind of device."""

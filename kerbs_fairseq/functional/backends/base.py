@@ -1,9 +1,9 @@
-"""What every backend computes for a chunk of tokens, and the per-sense and per-token values it computes it from.
+"""The interface of the backends: what they compute for a chunk of tokens, and their per-sense and per-token inputs.
 
 D (n, S) are the inner products of n features with S vectors, c = D / (|h| |w|) the cosines, F = c φ(−θc), so that the
-kernel is k(c) = F / (2ψ), E = e^(−θc) = ∂F/∂c, K = |h| |w| k(c) + b the scores, G the gradient of the loss by K. The
-gradient by θ needs T = Σ_n G c² φ'(−θc) for every sense. c² φ' = (F − c E) / θ loses all digits as θ → 0, so for small
-|θ| a series takes its place, which agrees with it up to θ³:
+kernel is k(c) = F / (2ψ), E = e^(−θc) = ∂F/∂c, K = |h| |w| k(c) + b the scores, G the gradient of the loss w.r.t. K.
+The gradient w.r.t. θ needs Σ_n G |h| T with T = c² φ'(−θc) for every sense. T = (F − c E) / θ loses all digits as
+θ → 0, so for small |θ| it is replaced by a series that agrees with it up to θ³:
 
     c² φ'(−θc) = c²/15 + 7cF/15 − F²/30 − 2θc²F/15 + O(θ⁴ c⁶ / 2700).
 """
@@ -15,23 +15,23 @@ from torch import Tensor
 
 from kerbs_fairseq.functional.kernel import TINY, psi, psi_prime
 
-SMALL_THETA = 0.2  # where both ways to c² φ' are equally good in float32
-# In the place of θ = 0: F = (1 − e^(−θc)) / θ is exact to the last digit for any other θ, and so small a one changes no
-# digit; the squares of still smaller ones are denormal numbers, which take ten times as long.
+SMALL_THETA = 0.2  # |θ| at which both formulas for c² φ' are equally accurate in float32
+# In place of θ = 0: F = (1 − e^(−θc)) / θ is exact to the last digit for any other θ, and a θ this small changes no
+# digit. The squares of still smaller values are denormal numbers, which are ten times slower.
 NO_ZERO = {torch.float32: 1e-12, torch.float64: 1e-20}
 
 
 ALIGNMENT = 16  # elements
-NORM_ROWS = 8192  # that are in float32 at a time where norms of half-precision rows make a copy of them
+NORM_ROWS = 8192  # rows at a time, where the norms of half-precision rows need a float32 copy
 
 
 def mathematics(dtype: torch.dtype) -> torch.dtype:
-    """The precision of everything but the inputs of products: float32, or float64 where that is given."""
+    """Return the dtype of everything except the inputs of products: float32, or float64 if ``dtype`` is that."""
     return dtype if dtype == torch.float64 else torch.float32
 
 
 def row_norms(vectors: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """The lengths (rows,) of vectors (rows, d), in ``dtype``; what is converted for it is converted in parts."""
+    """Compute the norms (rows,) of vectors (rows, d) in ``dtype``; other dtypes are converted a part at a time."""
     dtype = dtype or mathematics(vectors.dtype)
     if vectors.dtype == dtype:
         return torch.linalg.vector_norm(vectors, dim=1)
@@ -39,7 +39,7 @@ def row_norms(vectors: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
 
 
 class SenseConstants(NamedTuple):
-    """What the kernel needs to know of each sense, each (S,); the order is that of cpu.cpp."""
+    """Constants of each sense for the kernel, (S,) each, in the order that cpu.cpp expects."""
 
     half_theta: Tensor  # −θ / (2|w|)
     minus_inverse: Tensor  # −1/θ
@@ -50,7 +50,7 @@ class SenseConstants(NamedTuple):
 
     @classmethod
     def of(cls, vectors: Tensor, theta: Optional[Tensor], kernel: str) -> "Optional[SenseConstants]":
-        """From vectors (S, d) and θ (S,); None for the kernel ``dot``, which needs none."""
+        """Compute the constants from vectors (S, d) and θ (S,); None for the kernel ``dot``, which needs none."""
         if theta is None or kernel == "dot":
             return None
         norm = row_norms(vectors)
@@ -60,7 +60,7 @@ class SenseConstants(NamedTuple):
         return cls(-0.5 * no_zero * w_inverse, -1 / no_zero, norm * slope, slope, no_zero, w_inverse)
 
     def at(self, senses: Tensor) -> "SenseConstants":
-        """Of ``senses`` (n, k) only, each (n, k)."""
+        """Return the constants of ``senses`` (n, k), (n, k) each."""
         return SenseConstants(*(constant[senses] for constant in self))
 
 
@@ -72,7 +72,7 @@ class FeatureNorms(NamedTuple):
 
     @classmethod
     def of(cls, features: Tensor, kernel: str) -> "FeatureNorms":
-        """From features (n, d)."""
+        """Compute the norms of ``features`` (n, d)."""
         if kernel == "dot":
             one = features.new_ones(len(features), 1, dtype=mathematics(features.dtype))
             return cls(one, one)
@@ -80,22 +80,22 @@ class FeatureNorms(NamedTuple):
         return cls(norm, norm.clamp_min(TINY).reciprocal())
 
     def chunk(self, at: slice) -> "FeatureNorms":
-        """Of a chunk of tokens."""
+        """Return the norms of a chunk of tokens."""
         return FeatureNorms(self.norm[at], self.inverse[at])
 
 
 def products_table(n: int, senses: int, like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """Memory for D (n, senses): rows begin at multiples of 64 bytes, without which products take up to 1.4 times."""
+    """Allocate D (n, senses) with rows aligned to 64 bytes (float32): otherwise products take up to 1.4x the time."""
     width = -(-senses // ALIGNMENT) * ALIGNMENT
     return like.new_empty(n, width, dtype=dtype or mathematics(like.dtype))[:, :senses]
 
 
 class ChunkTotals(NamedTuple):
-    """Of each token: the largest score, Σ e^(K − top), Σ e^(K − top) (K − b)/|h|; of words only if they are asked for.
+    """Totals of each token: the largest score, Σ e^(K − top), Σ e^(K − top) (K − b)/|h|; of words only on request.
 
-    All (n, 1) but ``word`` (n, V), which is log Σ e^(K − top) over the senses of each word. ``word_mean`` is
-    Σ_words Σ_senses P(sense | word) (K − b)/|h|. Of the target: log Σ e^(K − top) over its senses (n, 1), and K − top
-    of each of them (n, k), −∞ where it has fewer than k.
+    All are (n, 1) but ``word`` (n, V), which is log Σ e^(K − top) over the senses of each word (log2 from Triton), and
+    ``target_senses``. ``word_sum`` is its sum, ``word_mean`` is Σ_words Σ_senses P(sense | word) (K − b)/|h|. For the
+    target: log Σ e^(K − top) over its senses (n, 1), and K − top of each (n, k), −∞ where it has fewer than k.
     """
 
     top: Tensor
@@ -109,7 +109,7 @@ class ChunkTotals(NamedTuple):
 
 
 class GradientWeights(NamedTuple):
-    """Of each token, (n, 1): the gradient of the loss by the score K of a sense is
+    """Weights (n, 1) of each token in the gradient of the loss w.r.t. the score K of a sense:
 
     G = scale e^(K − top) − smooth P(sense | its word) − target P(sense | the target) [it is a sense of the target].
     """
@@ -123,44 +123,44 @@ class WordKernels(Protocol):
     """The element-wise part of decoding."""
 
     def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
-        """log P of every word: (n, S) → (n, V)."""
+        """Compute log P of every word: (n, S) → (n, V)."""
 
 
 class ChunkKernels(WordKernels, Protocol):
     """The element-wise part of the loss, for all chunks of one batch."""
 
-    sums: Tensor  # (4, S): Σ_n G times |h|F, times |h| c² φ', times |h| c where the kernel is linear, and times 1
+    sums: Tensor  # (4, S): Σ_n G|h|F, Σ_n G|h| c² φ', Σ_n G|h|c where the kernel is linear, Σ_n G for the bias
 
     def forward(self, D: Tensor, norms: FeatureNorms, words: bool) -> ChunkTotals:
-        """The totals of a chunk; leaves D (n, S) as it is. ``words``: whether those of words are wanted."""
+        """Compute the totals of a chunk, with ``words`` also those of words; does not change D (n, S)."""
 
     def backward(self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, scale: Tensor, smooth: Tensor) -> Tensor:
-        """After ``forward`` of the same chunk: the gradient by D (n, S), in the place of D; adds to ``sums``.
+        """Overwrite D (n, S) by its gradient, after ``forward`` of the same chunk; adds to ``sums``.
 
-        G = scale e^(K − top), less smooth P(sense | word) if the totals have words; both (n, 1). The target's own
-        senses are not in it.
+        G = scale e^(K − top) − smooth P(sense | word), the latter only if the totals have words; ``scale`` and
+        ``smooth`` are (n, 1). The term of the target's senses is not included.
         """
 
 
 class LossKernels(Protocol):
-    """The same with the targets of the tokens."""
+    """The element-wise part of the loss, including the targets of the tokens."""
 
-    sums: Tensor  # as above
+    sums: Tensor  # as in ChunkKernels
 
     def forward(self, D: Tensor, norms: FeatureNorms, target: Tensor, words: bool) -> ChunkTotals:
-        """The totals of a chunk, those of the targets (n,) among them."""
+        """Compute the totals of a chunk, including those of the targets (n,)."""
 
     def backward(
         self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, weights: GradientWeights
     ) -> tuple[Tensor, Tensor]:
-        """After ``forward`` of the same chunk: the gradient by D (n, S), which is overwritten, and Σ G (K − b)/|h|.
+        """Return the gradients w.r.t. D (n, S) and |h| (n, 1), after ``forward`` of the same chunk; adds to ``sums``.
 
-        The latter (n, 1) is the gradient by |h|. Adds to ``sums``.
+        The latter is Σ G (K − b)/|h|. D may be overwritten.
         """
 
 
 class KernelValues(NamedTuple):
-    """Of pairs of a token and a sense: (K − b)/|h|, ∂K/∂D, and what G|h| is multiplied by in the first three sums."""
+    """Values for pairs of a token and a sense: (K − b)/|h|, ∂K/∂D, and the factors of G|h| in the first three sums."""
 
     k: Tensor
     slope: Tensor
@@ -170,7 +170,7 @@ class KernelValues(NamedTuple):
 
 
 def kernel_values(D: Tensor, inverse: Tensor, constants: Optional[SenseConstants], kernel: str) -> KernelValues:
-    """For a few pairs: D and the constants are (n, k), ``inverse`` is (n, 1)."""
+    """Compute the kernel values of a few pairs: D and the constants are (n, k), ``inverse`` is (n, 1)."""
     zero = torch.zeros_like(D)
     if constants is None:
         return KernelValues(D, torch.ones_like(D), zero, zero, zero)
@@ -186,7 +186,7 @@ def kernel_values(D: Tensor, inverse: Tensor, constants: Optional[SenseConstants
 
 
 def norm_and_theta_gradients(sums: Tensor, constants: SenseConstants) -> tuple[Tensor, Tensor]:
-    """The gradients by |w| and by θ, from the sums (4, S); (S,) each."""
+    """Return the gradients w.r.t. |w| and θ, (S,) each, from the sums (4, S)."""
     SF, ST, linear, _ = sums
     w_norm, theta = constants.scale / constants.slope, constants.theta
     by_inverse = -constants.slope * (psi_prime(theta) / psi(theta))  # d(1/2ψ)/dθ

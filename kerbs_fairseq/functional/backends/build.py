@@ -1,11 +1,11 @@
-"""cpu.cpp: compiled when it is first needed, kept in a cache, and loaded through ctypes.
+"""Compile cpu.cpp when it is first needed, keep the library in a cache, and load it with ctypes.
 
-It needs a C++ compiler (``$CXX``, or c++, g++ or clang++ on the path) and the OpenMP library that torch brings along;
-without them that is said once, and plain torch is used. ``KERBS_NATIVE=0`` asks for plain torch, ``KERBS_CACHE`` names
-another folder for the cache. The name of a library has the checksum of its content in it: one that was cut short or
-changed would end the process without a word, and is compiled again instead of being loaded.
+This needs a C++ compiler (``$CXX``, or c++, g++ or clang++ on the path) and the OpenMP library that comes with torch.
+Without them a warning is logged once and plain torch is used. ``KERBS_NATIVE=0`` selects plain torch, ``KERBS_CACHE``
+is the cache folder. The file name of a library contains the checksum of its content: a truncated or changed library
+would crash the process, so it is compiled again instead of being loaded.
 
-``python build.py`` tries the load, in a process that may fail, and prints what came of it.
+``python build.py`` tries to load the library in a process of its own, which may crash, and prints the result.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ SOURCE = Path(__file__).with_name("cpu.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC")
 FUNCTIONS = ("kerbs_forward", "kerbs_forward_words", "kerbs_backward", "kerbs_word_log_probs")
 COMPILERS = ("c++", "g++", "clang++")
-QUESTION_SECONDS, BUILD_SECONDS = 30, 300  # after which a compiler is given up
+QUESTION_SECONDS, BUILD_SECONDS = 30, 300  # time limits for the compiler
 
 
 class Native(NamedTuple):
-    """The library, or None and the reason."""
+    """The library and its path, or None and the reason."""
 
     library: Optional[ctypes.CDLL]
     reason: str
@@ -42,7 +42,7 @@ class Native(NamedTuple):
 
 @functools.cache
 def native() -> Native:
-    """Compile and load, once in a process."""
+    """Compile and load the library, once per process."""
     asked = os.environ.get("KERBS_NATIVE", "1")
     if asked == "0":
         return Native(None, "switched off by KERBS_NATIVE=0")
@@ -64,11 +64,11 @@ def _without(reason: str) -> Native:
 
 
 def compiler() -> list[str]:
-    """The C++ compiler, with the arguments that CXX may give it."""
+    """Return the command of the C++ compiler, with any arguments from CXX."""
     asked = os.environ.get("CXX", "")
     try:
         command = shlex.split(asked)
-    except ValueError:  # quotes without an end
+    except ValueError:  # unbalanced quotes
         command = [asked]
     if command and shutil.which(command[0]):
         return command
@@ -81,7 +81,7 @@ def compiler() -> list[str]:
 
 
 def caches() -> Iterator[Path]:
-    """Where compiled libraries can be kept, the best place first."""
+    """Yield the folders in which compiled libraries can be kept, the preferred one first."""
     if os.environ.get("KERBS_CACHE"):
         yield Path(os.environ["KERBS_CACHE"])
     elif os.environ.get("XDG_CACHE_HOME"):
@@ -93,7 +93,7 @@ def caches() -> Iterator[Path]:
 
 
 def compiled() -> tuple[Path, ctypes.CDLL]:
-    """The library for this source, compiler and processor, compiled if it is not in a cache."""
+    """Return the library for this source, compiler and processor; compile it if it is not in a cache."""
     cxx = compiler()
     key = "\0".join((SOURCE.read_text(encoding="utf8"), *cxx, *FLAGS, run([*cxx, "--version"]), processor(cxx)))
     name = f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -113,7 +113,7 @@ def compiled() -> tuple[Path, ctypes.CDLL]:
 
 
 def library(cxx: list[str], folder: Path, name: str) -> tuple[Path, ctypes.CDLL]:
-    """Load the whole library of that name, and build it before that if there is none."""
+    """Load the undamaged library of that name; build it first if there is none."""
     kept = [path for path in sorted(folder.glob(f"{name}-*.so")) if is_whole(path)]
     for path in kept or [build(cxx, folder, name)]:
         try:
@@ -127,7 +127,7 @@ def library(cxx: list[str], folder: Path, name: str) -> tuple[Path, ctypes.CDLL]
 
 
 def loaded(path: Path) -> ctypes.CDLL:
-    """Its functions, which return nothing."""
+    """Load a library and declare that its functions return nothing."""
     functions = ctypes.CDLL(str(path))
     for name in FUNCTIONS:
         getattr(functions, name).restype = None
@@ -135,12 +135,12 @@ def loaded(path: Path) -> ctypes.CDLL:
 
 
 def checksum(path: Path) -> str:
-    """Of a library, as it stands in its name."""
+    """Return the checksum of a library, as used in its file name."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a library can be loaded: nobody else can have written it, and it is as it was when it was compiled."""
+    """Return whether a library is as it was compiled, else delete it; raise OSError if others could have written it."""
     only_mine(path)
     if path.stem.endswith(f"-{checksum(path)}"):
         return True
@@ -150,7 +150,7 @@ def is_whole(path: Path) -> bool:
 
 
 def only_mine(path: Path) -> None:
-    """Never load what somebody else can write, or could put in the place of a folder above it."""
+    """Raise OSError if another user can write ``path``, or replace a folder above it."""
     real = Path(os.path.realpath(path))
     state = real.stat()
     if state.st_uid != os.getuid() or state.st_mode & 0o022:
@@ -163,7 +163,7 @@ def only_mine(path: Path) -> None:
 
 
 def run(command: list[str], seconds: float = QUESTION_SECONDS) -> str:
-    """What a command prints; it is given up, with all that it started, after some time."""
+    """Return the output of a command; it and its child processes are killed after a time limit."""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
         start_new_session=True,
@@ -182,22 +182,22 @@ def run(command: list[str], seconds: float = QUESTION_SECONDS) -> str:
 
 
 def processor(cxx: list[str]) -> str:
-    """What code the compiler makes for this processor, by its macros: a home folder is shared by unlike machines."""
+    """Return the compiler's macros for this processor: different machines may share a home folder and its cache."""
     return run([*cxx, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull])
 
 
 def build(cxx: list[str], folder: Path, name: str) -> Path:
-    """Compile; the library appears under its name only when it is whole, also if several processes do this at once."""
+    """Compile the library; it gets its name only when it is complete, so that several processes may do this at once."""
     logger.info(f"compiling the KerBS kernels for this CPU, once; stopped after {BUILD_SECONDS} seconds")
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         half, whole = Path(temporary) / "kernels.o", Path(temporary) / "kernels.so"
-        # linked without -fopenmp: torch has loaded an OpenMP library, and a second one would fight for the cores
+        # linked without -fopenmp: torch has loaded an OpenMP library, and a second one would compete for the cores
         for command in (
             [*cxx, *FLAGS, "-c", str(SOURCE), "-o", str(half)],
             [*cxx, "-shared", str(half), "-o", str(whole)],
         ):
             run(command, BUILD_SECONDS)
-        whole.chmod(0o700)  # whatever the umask
+        whole.chmod(0o700)  # independent of the umask
         with whole.open("rb") as file:
             os.fsync(file.fileno())
         path = folder / f"{name}-{checksum(whole)}.so"
@@ -206,7 +206,7 @@ def build(cxx: list[str], folder: Path, name: str) -> Path:
 
 
 if __name__ == "__main__":
-    sys.path[:] = [folder for folder in sys.path if Path(folder) != SOURCE.parent]  # where torch.py is not torch
+    sys.path[:] = [folder for folder in sys.path if Path(folder) != SOURCE.parent]  # its torch.py would hide torch
     import torch  # noqa: F401  (brings the OpenMP library)
 
     logging.basicConfig(format="%(message)s", level=logging.WARNING)

@@ -1,7 +1,7 @@
-// The chunk kernels of the loss for float32 on a CPU, compiled on the machine they run on. base.py has the formulas,
-// torch.py says the same in torch.
+// The chunk kernels of the loss for float32 on a CPU, compiled on the machine that they run on. The formulas are in
+// base.py; torch.py computes the same in torch.
 //
-// D (n, S) are the inner products of n features with S vectors, its rows `stride` apart. Per sense: bias = b,
+// D (n, S) are the inner products of n features with S vectors, with the row stride `stride`. Per sense: bias = b,
 // half_theta = −θ / (2|w|), minus_inverse = −1/θ, scale = |w| / (2ψ), slope = 1 / (2ψ), theta, w_inverse = 1 / |w|.
 // Per token: h_norm = |h|, h_inverse = 1 / |h|. k is (K − b) / |h|.
 
@@ -14,12 +14,12 @@
 namespace {
 
 enum Kernel { PAPER = 0, DOT = 1, RELEASED = 2 };  // the order of KERNELS in kernel.py
-constexpr int64_t BLOCK = 512;                     // columns that are worked on while they stay in the first cache
+constexpr int64_t BLOCK = 512;                     // columns per block, which stay in the L1 cache
 constexpr float SMALL_THETA = 0.2f;                // as in base.py
 
-// e^x = two · (1 + part) with part = e^r − 1, |r| ≤ ln(2)/2, and two a power of 2. Right to the last digit or two.
+// e^x = two · (1 + part) with part = e^r − 1, |r| ≤ ln(2)/2, and two a power of 2. Accurate to the last digit or two.
 inline void exponential(float x, float& two, float& part) {
-  const float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer, found in the lowest bits
+  const float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer, which is in the lowest bits
   const float shifted = x * 1.44269504f + magic;
   const float whole = shifted - magic;
   const float r = (x - whole * 0.693145752f) - whole * 1.42860677e-6f;
@@ -35,7 +35,7 @@ inline void exponential(float x, float& two, float& part) {
 inline float exp_of(float x) {
   float two, part;
   exponential(x, two, part);
-  return x < -60.0f ? 0.0f : two + two * part;  // below 1e-26 nothing counts, but denormal numbers take ten times as long
+  return x < -60.0f ? 0.0f : two + two * part;  // below 1e-26: negligible, and denormal numbers are ten times slower
 }
 
 inline float expm1_of(float x) {
@@ -47,7 +47,7 @@ inline float expm1_of(float x) {
 inline float log_of(float x) {  // for normal x > 0
   int32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
-  const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // so that what is left lies in [√½, √2)
+  const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // so that the rest is in [√½, √2)
   bits -= exponent << 23;
   float left;
   std::memcpy(&left, &bits, sizeof left);
@@ -56,7 +56,7 @@ inline float log_of(float x) {  // for normal x > 0
   return (float)exponent * 0.69314718f + z * (2.0f + zz * tail);
 }
 
-// The largest of x (n,). In lanes of its own: a loop with one running maximum waits for each comparison.
+// The maximum of x (n,). It is kept per lane: with one running maximum each comparison would wait for the one before.
 inline float highest_of(const float* x, int64_t n) {
   constexpr int64_t LANES = 64;
   float top = -INFINITY, lane[LANES];
@@ -74,9 +74,9 @@ struct Senses {
   const float *bias, *half_theta, *minus_inverse, *scale, *slope, *theta, *w_inverse;
 };
 
-// The index from words to senses, by rounds: the first senses of all words, in their order; then round r holds one more
-// sense of each of the first starts[r + 1] − starts[r] words of `several`, which has those with more than one. senses
-// has the first round and the others behind it, or is null: then the senses themselves are stored in that order.
+// The index from words to senses, by rounds: the first sense of every word; then round r holds one more sense of each
+// of the first starts[r + 1] − starts[r] words of `several`, the words with more than one sense. senses is the
+// concatenation of all rounds, or null if the senses themselves are stored in that order.
 struct Index {
   const int32_t *several, *senses;
   const int64_t* starts;
@@ -88,7 +88,7 @@ struct Index {
   int64_t size(int64_t round) const { return starts[round + 1] - starts[round]; }
 };
 
-// (K − b) / |h| of one pair
+// (K − b) / |h| of a token and a sense
 template <int KERNEL>
 inline float kernel_value(float d, float h_inverse, const Senses& s, int64_t j) {
   if (KERNEL == DOT) return d;
@@ -97,7 +97,7 @@ inline float kernel_value(float d, float h_inverse, const Senses& s, int64_t j) 
   return KERNEL == RELEASED ? (d > 0.0f ? curved : d * h_inverse) : curved;
 }
 
-// One token: the largest score, Σ e^(K − top), Σ e^(K − top) k.
+// The totals of one token: the largest score, Σ e^(K − top), Σ e^(K − top) k.
 template <int KERNEL>
 void row_totals(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* totals) {
   float top = -INFINITY, total = 0.0f, mean = 0.0f;
@@ -127,13 +127,14 @@ void row_totals(const float* D, int64_t S, const Senses& s, float h_norm, float 
   totals[0] = top, totals[1] = total, totals[2] = mean;
 }
 
-// The same, and K − top goes to score (S,), e^(K − top) to x (S,), with MEAN also k to k (S,).
+// The totals of one token, the third with MEAN only; also writes K − top to score (S,), e^(K − top) to x (S,), and with
+// MEAN k to k (S,).
 template <int KERNEL, bool MEAN>
 void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_inverse, float* k, float* score,
               float* x, float* totals) {
   double total = 0.0, mean = 0.0;
 #pragma omp simd
-  for (int64_t j = 0; j < S; ++j) {  // apart from the maximum: together they take twice as long
+  for (int64_t j = 0; j < S; ++j) {  // separate from the maximum: one loop for both takes twice as long
     const float value = kernel_value<KERNEL>(D[j], h_inverse, s, j);
     if (MEAN) k[j] = value;
     score[j] = value * h_norm + s.bias[j];
@@ -154,7 +155,7 @@ void row_kept(const float* D, int64_t S, const Senses& s, float h_norm, float h_
   totals[0] = top, totals[1] = (float)total, totals[2] = (float)mean;
 }
 
-// log Σ e^score over the senses of the word at one rank of `several`, however small; with MEAN mean becomes
+// log Σ e^score over the senses of the word several[rank], accurate however small it is; with MEAN, mean is set to
 // Σ e^score k / Σ e^score.
 template <bool MEAN>
 float small_word(const float* k, const float* score, const Index& index, int64_t rank, float& mean) {
@@ -174,7 +175,7 @@ float small_word(const float* k, const float* score, const Index& index, int64_t
   return highest + log_of(total);
 }
 
-// Σ x over the senses of each word of `several`, by rank; with MEAN also Σ x k.
+// Σ x over the senses of each word of `several`; with MEAN also Σ x k.
 template <bool MEAN>
 void word_totals(const float* k, const float* x, const Index& index, float* total, float* weighted) {
   for (int64_t i = 0; i < index.n_several; ++i) {
@@ -200,10 +201,10 @@ void word_totals(const float* k, const float* x, const Index& index, float* tota
   }
 }
 
-constexpr float SMALL_TOTAL = 1e-20f;  // below it the sum of a word has lost digits, or is 0
+constexpr float SMALL_TOTAL = 1e-20f;  // a smaller sum of a word has lost digits, or is 0
 
-// One token: for each word log Σ e^(K − top) − shift over its senses, −∞ if it has none; with MEAN also the sum over the
-// words, and Σ_words Σ P(sense | word) k. At first as if each word had its first sense only: for most that is all.
+// For one token: log Σ e^(K − top) − shift over the senses of each word, −∞ if it has none; with MEAN also the sum over
+// the words, and Σ_words Σ P(sense | word) k. It starts with the first sense of each word: most words have no other.
 template <bool MEAN>
 void row_words(const float* k, const float* score, const float* x, const Index& index, float shift, float* total,
                float* weighted, float* word, float* of_words, float* sums) {
@@ -268,7 +269,7 @@ void forward(const float* D, int64_t n, int64_t S, int64_t stride,
   for (int64_t i = 0; i < n; ++i) row_totals<KERNEL>(D + i * stride, S, s, h_norm[i], h_inverse[i], totals + i * 5);
 }
 
-// With MEAN: totals (n, 5) and log-sum-exps of words; else log P of words.
+// With MEAN: totals (n, 5) and the log-sum-exps of words; else log P of words.
 template <int KERNEL, bool MEAN>
 void forward_words(const float* D, int64_t n, int64_t S, int64_t stride,
                    const Senses& s, const float* h_norm, const float* h_inverse,
@@ -357,7 +358,7 @@ Senses senses_of(const float* const* c) { return {c[0], c[1], c[2], c[3], c[4], 
 
 }  // namespace
 
-// totals (n, 5): top, Σ e^(K − top), Σ e^(K − top) k; the other two are left as they are.
+// Writes the first three of totals (n, 5): top, Σ e^(K − top), Σ e^(K − top) k.
 extern "C" void kerbs_forward(int kernel, const float* D, int64_t n, int64_t S, int64_t stride,
                               const float* const* constants,
                               const float* h_norm, const float* h_inverse, float* totals) {
@@ -365,7 +366,8 @@ extern "C" void kerbs_forward(int kernel, const float* D, int64_t n, int64_t S, 
   run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, totals);
 }
 
-// Also Σ_words log Σ e^(K − top) and Σ_words Σ P(sense | word) k in totals; word (n, V): log Σ e^(K − top) of each word.
+// Writes all of totals (n, 5), the last two being Σ_words log Σ e^(K − top) and Σ_words Σ P(sense | word) k, and
+// word (n, V): log Σ e^(K − top) of each word.
 extern "C" void kerbs_forward_words(int kernel, const float* D, int64_t n, int64_t S, int64_t stride,
                                     const float* const* constants,
                                     const float* h_norm, const float* h_inverse, float* totals,
@@ -379,7 +381,7 @@ extern "C" void kerbs_forward_words(int kernel, const float* D, int64_t n, int64
   run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, totals, index, word);
 }
 
-// log_probs (n, V): log P of each word.
+// Writes log_probs (n, V): log P of each word.
 extern "C" void kerbs_word_log_probs(int kernel, const float* D, int64_t n, int64_t S, int64_t stride,
                                      const float* const* constants,
                                      const float* h_norm, const float* h_inverse, const int32_t* several,
@@ -392,7 +394,7 @@ extern "C" void kerbs_word_log_probs(int kernel, const float* D, int64_t n, int6
   run(D, n, S, stride, senses_of(constants), h_norm, h_inverse, nullptr, index, log_probs);
 }
 
-// D becomes the gradient by D; sums (4, S) grow by Σ G|h|F, Σ G|h|T, Σ G|h|c where the kernel is linear, and Σ G.
+// Overwrites D by its gradient and adds Σ G|h|F, Σ G|h|T, Σ G|h|c where the kernel is linear, and Σ G to sums (4, S).
 // G = scale e^(K − top) − smooth P(sense | word), the latter only if word (n, V) is given.
 extern "C" void kerbs_backward(int kernel, float* D, int64_t n, int64_t S, int64_t stride,
                                const float* const* constants,

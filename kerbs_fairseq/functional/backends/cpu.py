@@ -13,7 +13,7 @@ from kerbs_fairseq.functional.types import Senses
 
 
 def is_compiled(like: Tensor) -> bool:
-    """Whether products with such a tensor go through the compiled kernels: those of halves are in float32 too."""
+    """Return whether such tensors use the compiled kernels; half precision does, as its products are float32."""
     return like.device.type == "cpu" and like.dtype != torch.float64 and native().library is not None
 
 
@@ -27,7 +27,7 @@ def _at(x: Optional[Tensor]) -> Optional[ctypes.c_void_p]:
 class CpuKernels:
     """See :class:`kerbs_fairseq.functional.backends.base.ChunkKernels`.
 
-    Each of them goes over D once, and computes the kernel again rather than keep it.
+    Each of them reads D once, and kernel values are recomputed instead of stored.
     """
 
     def __init__(self, senses: Senses, constants: Optional[SenseConstants]) -> None:
@@ -37,7 +37,7 @@ class CpuKernels:
         S = len(senses.vectors)
         self.sums = torch.zeros(4, S, dtype=torch.float32)
         bias = torch.zeros(S, dtype=torch.float32) if senses.bias is None else senses.bias.detach().contiguous()
-        # kept here for as long as the library has their addresses
+        # referenced here for as long as the library has their addresses
         self.constants = [bias, *([] if constants is None else [x.contiguous() for x in constants])]
         n = 1 + len(SenseConstants._fields)
         self.addresses = (ctypes.c_void_p * n)(*(x.data_ptr() for x in self.constants))
@@ -45,7 +45,7 @@ class CpuKernels:
         self._sense_to_word: Optional[Tensor] = None
 
     def words(self) -> tuple[Any, ...]:
-        """The index by rounds, as the library reads it."""
+        """Return the index by rounds as arguments of the library."""
         if self._words is None:
             jagged = self.index.jagged
             first, several, others, empty = (
@@ -64,7 +64,7 @@ class CpuKernels:
         return self.kernel, ctypes.c_void_p(D.data_ptr()), *sizes, self.addresses
 
     def forward(self, D: Tensor, norms: FeatureNorms, words: bool) -> ChunkTotals:
-        """D is left as it is."""
+        """Compute the totals of a chunk; does not change D."""
         norm, inverse = norms.norm.contiguous(), norms.inverse.contiguous()
         totals = D.new_empty(len(D), 5)
         if not words:
@@ -78,7 +78,7 @@ class CpuKernels:
         return ChunkTotals(top, total, mean, word, word_sum, word_mean)
 
     def backward(self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, scale: Tensor, smooth: Tensor) -> Tensor:
-        """D becomes its gradient."""
+        """Overwrite D by its gradient."""
         per_token = [x.contiguous() for x in (norms.norm, norms.inverse, totals.top, scale, smooth)]
         if totals.word is not None and self._sense_to_word is None:
             self._sense_to_word = self.index.sense_to_word.to(torch.int32)
@@ -87,7 +87,7 @@ class CpuKernels:
         return D
 
     def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
-        """In one go."""
+        """Compute log P of every word (n, V)."""
         norm, inverse = norms.norm.contiguous(), norms.inverse.contiguous()
         log_probs = D.new_empty(len(D), self.index.n_words)
         self.library.kerbs_word_log_probs(*self._chunk(D), _at(norm), _at(inverse), *self.words(), _at(log_probs))

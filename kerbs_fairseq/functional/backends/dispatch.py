@@ -1,6 +1,6 @@
-"""Which backend computes the chunk kernels: the fastest that works where the vectors are.
+"""Choose the backend of the chunk kernels: the fastest that works on the device of the vectors.
 
-``KERBS_BACKEND=torch``, ``cpu`` or ``triton`` asks for one of them; where that one cannot run it is an error.
+``KERBS_BACKEND=torch``, ``cpu`` or ``triton`` selects one of them; it is an error if that one cannot run.
 """
 
 import functools
@@ -25,16 +25,16 @@ logger = logging.getLogger(__name__)
 BACKENDS: dict[str, Callable[[Senses, Optional[SenseConstants]], ChunkKernels]] = {
     "torch": TorchKernels,
     "cpu": CpuKernels,
-}  # and Triton's, which have the targets in them
+}  # without Triton, whose kernels include the targets
 NAMES = (*BACKENDS, "triton")
 VARIABLE = "KERBS_BACKEND"
-CHUNK_ELEMENTS = {"compiled": 2**25, "cpu": 2**22}  # of D: between fast products and tables that stay in the cache
-CHUNK_TOKENS = {"compiled": 512}  # more make no product faster
-CHUNK_ELEMENTS_ELSEWHERE = 2**26  # what keeps a GPU busy
+CHUNK_ELEMENTS = {"compiled": 2**25, "cpu": 2**22}  # of D: a balance of fast products and use of the cache
+CHUNK_TOKENS = {"compiled": 512}  # products are not faster with more
+CHUNK_ELEMENTS_ELSEWHERE = 2**26  # enough to keep a GPU busy
 
 
 def backend_of(vectors: Tensor) -> str:
-    """The name of the backend for products with ``vectors`` (S, d)."""
+    """Return the name of the backend for products with ``vectors`` (S, d)."""
     asked = os.environ.get(VARIABLE, "")
     if asked:
         return forced(asked, vectors)
@@ -46,7 +46,7 @@ def backend_of(vectors: Tensor) -> str:
 
 
 def forced(asked: str, vectors: Tensor) -> str:
-    """The backend that the environment asks for, or an error that says why it cannot be had."""
+    """Return the backend that the environment selects; raise ValueError with the reason if it cannot be used."""
     if asked not in NAMES:
         raise ValueError(f"{VARIABLE}={asked}: there are {', '.join(NAMES)}")
     able, reason = True, ""
@@ -60,7 +60,7 @@ def forced(asked: str, vectors: Tensor) -> str:
 
 
 def chosen(vectors: Tensor) -> str:
-    """The backend for products with ``vectors``, and why it is this one."""
+    """Describe the backend for products with ``vectors`` and why it was chosen."""
     name = backend_of(vectors)
     if os.environ.get(VARIABLE):
         reason = f"{VARIABLE} asks for it"
@@ -78,7 +78,7 @@ def chosen(vectors: Tensor) -> str:
 
 @functools.cache
 def _triton_runs(device: torch.device) -> bool:
-    """Whether the Triton kernels run on a GPU; said once if not."""
+    """Return whether the Triton kernels run on a GPU; log a warning once if not."""
     able, reason = triton.available(device)
     if not able:
         logger.warning(f"KerBS on {device} runs in plain torch, which is slower: {reason}")
@@ -86,7 +86,7 @@ def _triton_runs(device: torch.device) -> bool:
 
 
 def word_kernels(senses: Senses, constants: Optional[SenseConstants]) -> WordKernels:
-    """For decoding."""
+    """Return the kernels for decoding."""
     name = backend_of(senses.vectors)
     return TritonKernels(senses) if name == "triton" else BACKENDS[name](senses, constants)
 
@@ -94,7 +94,7 @@ def word_kernels(senses: Senses, constants: Optional[SenseConstants]) -> WordKer
 def loss_kernels(
     senses: Senses, constants: Optional[SenseConstants], gradient_dtype: Optional[torch.dtype] = None
 ) -> LossKernels:
-    """For the loss, with the gradient by D in ``gradient_dtype`` if one is given."""
+    """Return the kernels for the loss, with the gradient w.r.t. D in ``gradient_dtype`` if one is given."""
     name = backend_of(senses.vectors)
     if name == "triton":
         return TritonKernels(senses, gradient_dtype)
@@ -102,7 +102,7 @@ def loss_kernels(
 
 
 def chunk_size(vectors: Tensor) -> int:
-    """Tokens per chunk, for products with ``vectors`` (S, d): large enough to be fast, small enough to be cheap."""
+    """Return the tokens per chunk for products with ``vectors`` (S, d), a compromise between speed and memory."""
     where = "compiled" if is_compiled(vectors) else vectors.device.type
     tokens = CHUNK_ELEMENTS.get(where, CHUNK_ELEMENTS_ELSEWHERE) // max(len(vectors), 1)
     return max(16, min(tokens, CHUNK_TOKENS.get(where, tokens)))

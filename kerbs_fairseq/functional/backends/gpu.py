@@ -1,4 +1,4 @@
-"""The chunk kernels of triton.py behind the interface of all backends, for a GPU."""
+"""The Triton chunk kernels of triton.py behind the common interface of the backends."""
 
 import math
 from typing import Optional
@@ -12,10 +12,10 @@ from kerbs_fairseq.functional.types import Senses
 
 
 class TritonKernels:
-    """See :class:`kerbs_fairseq.functional.backends.base.LossKernels`; the constants of senses are its own.
+    """See :class:`kerbs_fairseq.functional.backends.base.LossKernels`; it has its own sense constants.
 
-    D is float32; its gradient takes its place, or is made in ``gradient_dtype`` apart from it. What targets add to the
-    gradient is inside the sweep over all senses: no scatter, whose sums come in any order on a GPU.
+    D is float32; its gradient overwrites it, or is written to another table in ``gradient_dtype``. The backward kernel
+    over all senses includes the targets: no scatter is needed, whose order of summation is not fixed on a GPU.
     """
 
     def __init__(self, senses: Senses, gradient_dtype: Optional[torch.dtype] = None) -> None:
@@ -27,11 +27,11 @@ class TritonKernels:
         self._totals: Optional[triton.ChunkTotals] = None
 
     def chunk(self, D: Tensor, norms: FeatureNorms) -> triton.Chunk:
-        """What the kernels work on."""
+        """Return the input of the Triton kernels."""
         return triton.Chunk(D, norms.norm.flatten().contiguous(), norms.inverse.flatten().contiguous(), self.constants)
 
     def forward(self, D: Tensor, norms: FeatureNorms, target: Tensor, words: bool) -> ChunkTotals:
-        """Keeps the totals for :meth:`backward`, which needs them in the units of the kernels."""
+        """Compute the totals, and keep them for :meth:`backward` in the units of the kernels."""
         chunk, rows = self.chunk(D, norms), self.rows
         self._target = target.int().contiguous()
         totals = triton.forward(chunk)
@@ -39,15 +39,15 @@ class TritonKernels:
         word = triton.word_logsumexp(chunk, totals.top, rows) if words else None
         self._totals = triton.ChunkTotals(totals, own, word)
         top, total, mean = (x.unsqueeze(1) for x in totals)
-        in_nats = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
+        result = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
         if word is None:
-            return in_nats
-        return in_nats._replace(word=word.log2, word_sum=word.lse_sum.unsqueeze(1), word_mean=word.mean.unsqueeze(1))
+            return result
+        return result._replace(word=word.log2, word_sum=word.lse_sum.unsqueeze(1), word_mean=word.mean.unsqueeze(1))
 
     def backward(
         self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, weights: GradientWeights
     ) -> tuple[Tensor, Tensor]:
-        """After :meth:`forward` of the same chunk."""
+        """Return the gradients w.r.t. D and |h|, after :meth:`forward` of the same chunk."""
         assert self._totals is not None
         assert self._target is not None
         scale, smooth, target = (x.flatten().contiguous() for x in weights)
@@ -58,7 +58,7 @@ class TritonKernels:
         return dD, by_norm.unsqueeze(1)
 
     def gradient_table(self, D: Tensor) -> Tensor:
-        """Where the gradient by D (n, S) goes: allocated once for all chunks, the first of which is the largest."""
+        """Return the output of the gradient w.r.t. D (n, S), allocated once: the first chunk is the largest."""
         if self.gradient_dtype is None:
             return D
         if self._gradient is None or len(self._gradient) < len(D):
@@ -66,5 +66,5 @@ class TritonKernels:
         return self._gradient[: len(D)]
 
     def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
-        """log P of every word, without anything kept: (n, S) → (n, V)."""
+        """Compute log P of every word: (n, S) → (n, V); nothing is kept."""
         return triton.word_log_probs(self.chunk(D, norms), self.rows)

@@ -1,6 +1,6 @@
-"""Products with a matrix that stays the same for several of them: on a CPU, oneDNN packs it once.
+"""Repeated products with the same matrix on a CPU: oneDNN packs it once.
 
-torch's own product packs the matrix anew each time. For the few rows of a decoding step that is a third of the work.
+torch.mm packs the matrix in every call, which is a third of the work for the few rows of a decoding step.
 """
 
 import torch
@@ -10,7 +10,7 @@ ALIGNMENT = 16  # floats in 64 bytes
 
 
 def can_pack(matrix: Tensor) -> bool:
-    """Whether oneDNN, as torch was built with it, multiplies by this matrix."""
+    """Return whether this build of torch can multiply by ``matrix`` with oneDNN."""
     if matrix.device.type != "cpu" or matrix.dtype != torch.float32 or not matrix.numel():
         return False
     known = all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
@@ -18,7 +18,7 @@ def can_pack(matrix: Tensor) -> bool:
 
 
 class PackedMatrix:
-    """The packed form of ``matrix`` (S, d), for products with ``rows`` rows or so. It does not see later changes."""
+    """A packed copy of ``matrix`` (S, d), optimized for products with about ``rows`` rows."""
 
     def __init__(self, matrix: Tensor, rows: int) -> None:
         self.size = len(matrix)
@@ -27,6 +27,6 @@ class PackedMatrix:
         self.packed = torch.ops.mkldnn._reorder_linear_weight(whole.detach(), rows)
 
     def products(self, features: Tensor) -> Tensor:
-        """(n, d) → (n, S)."""
+        """Compute the inner products (n, d) → (n, S)."""
         table: Tensor = torch.ops.mkldnn._linear_pointwise(features, self.packed, None, "none", [], "")
         return table[:, : self.size]

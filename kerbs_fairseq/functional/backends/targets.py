@@ -1,6 +1,6 @@
-"""The target's part of the loss and its gradient, for chunk kernels that do not know of targets: torch.py and cpu.py.
+"""The target's part of the loss and its gradient, for chunk kernels without targets: torch.py and cpu.py.
 
-The Triton kernels have it inside their own sweep over the senses; see gpu.py.
+The Triton kernels include the targets; see gpu.py.
 """
 
 from typing import Optional
@@ -21,9 +21,9 @@ from kerbs_fairseq.functional.types import Senses
 
 
 class TargetsApart:
-    """See :class:`kerbs_fairseq.functional.backends.base.LossKernels`; ``kernels`` do all senses alike.
+    """See :class:`kerbs_fairseq.functional.backends.base.LossKernels`; ``kernels`` treat all senses alike.
 
-    A few columns per token are then gathered from D before the backward kernel, and added to its result.
+    The columns of the target's senses are gathered from D before the backward kernel, and added to its result.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class TargetsApart:
         self._values: Optional[KernelValues] = None
 
     def forward(self, D: Tensor, norms: FeatureNorms, target: Tensor, words: bool) -> ChunkTotals:
-        """Keeps the values of the target's senses for :meth:`backward`."""
+        """Compute the totals, and keep the kernel values of the target's senses for :meth:`backward`."""
         totals = self.kernels.forward(D, norms, words)
         own = self.senses.index.rows(target)
         missing, own = own < 0, own.clamp_min(0)
@@ -54,7 +54,7 @@ class TargetsApart:
     def backward(
         self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, weights: GradientWeights
     ) -> tuple[Tensor, Tensor]:
-        """D becomes its gradient, or a copy in another precision does."""
+        """Overwrite D by its gradient; return it, converted to ``gradient_dtype`` if given, and that w.r.t. |h|."""
         own, values = self._own, self._values
         assert values is not None
         assert totals.target is not None

@@ -1,4 +1,4 @@
-"""The chunk kernels in plain torch: any device, any precision; each step goes over the whole chunk."""
+"""The chunk kernels in plain torch, for any device and precision; each operation reads the whole chunk."""
 
 from typing import Optional
 
@@ -11,13 +11,13 @@ from kerbs_fairseq.functional.words import word_log_probs, word_logsumexp
 
 
 class Workspace:
-    """Memory for the tables of a chunk, allocated once: a new one for every step costs more than the step."""
+    """Memory for the tables of a chunk, allocated once: allocating one per operation costs more than the operation."""
 
     def __init__(self) -> None:
         self.tables: dict[str, Tensor] = {}
 
     def __call__(self, name: str, like: Tensor) -> Tensor:
-        """The table ``name``, of the shape of ``like`` (n, S), not initialised."""
+        """Return the table ``name`` in the shape of ``like`` (n, S), not initialized."""
         table = self.tables.get(name)
         if table is None or len(table) < len(like):
             table = self.tables[name] = torch.empty_like(like)
@@ -33,7 +33,7 @@ class TorchKernels:
         self.posterior: Optional[Tensor] = None
 
     def forward(self, D: Tensor, norms: FeatureNorms, words: bool) -> ChunkTotals:
-        """Keeps F, E, (K − b)/|h| and e^(K − top) of the chunk for :meth:`backward`."""
+        """Compute the totals; F, E, (K − b)/|h| and e^(K − top) of the chunk are kept for :meth:`backward`."""
         X = self.scores(D, norms)
         top = X.amax(1, keepdim=True)
         X.sub_(top)  # the difference of two large log-sum-exps would lose digits
@@ -49,7 +49,7 @@ class TorchKernels:
         return ChunkTotals(top, X.sum(1, keepdim=True), product.sum(1, keepdim=True), *of_words)
 
     def scores(self, D: Tensor, norms: FeatureNorms) -> Tensor:
-        """K (n, S)."""
+        """Compute the scores K (n, S)."""
         self.k = D
         if self.constants is not None:
             self.kernel(D, norms, self.constants)
@@ -57,7 +57,7 @@ class TorchKernels:
         return K if self.senses.bias is None else K.add_(self.senses.bias)
 
     def kernel(self, D: Tensor, norms: FeatureNorms, constants: SenseConstants) -> None:
-        """F, E and (K − b)/|h|, to full relative precision from one exponential."""
+        """Compute F, E and (K − b)/|h| to full relative precision with one exponential."""
         workspace = self.workspace
         half = torch.mul(D, constants.half_theta, out=workspace("E", D)).mul_(norms.inverse).expm1_()
         self.F = torch.add(half, 2, out=workspace("F", D)).mul_(half).mul_(constants.minus_inverse)
@@ -67,7 +67,7 @@ class TorchKernels:
             self.k.copy_(torch.where(D > 0, self.k, D * norms.inverse))
 
     def backward(self, D: Tensor, norms: FeatureNorms, totals: ChunkTotals, scale: Tensor, smooth: Tensor) -> Tensor:
-        """From what :meth:`forward` has kept."""
+        """Compute the gradient w.r.t. D, in place, from the tables kept by :meth:`forward`."""
         G = self.X.mul_(scale)
         if self.posterior is not None:
             G.sub_(self.posterior.mul_(smooth))
@@ -82,7 +82,7 @@ class TorchKernels:
         return torch.mul(G, slope.masked_fill_(D <= 0, 1.0) if released else slope, out=D)
 
     def add_to_sums(self, G: Tensor, D: Tensor, norms: FeatureNorms, constants: SenseConstants) -> None:
-        """Sum over the tokens of the chunk; T from sums of simple products, as c E = c − θcF."""
+        """Add the sums over the tokens of the chunk; that of T is from sums of simple products, as c E = c − θcF."""
         workspace, F, h_norm = self.workspace, self.F, norms.norm.squeeze(1)
         C = torch.mul(D, constants.w_inverse, out=workspace("k", D)).mul_(norms.inverse)
         if self.senses.kernel == "released":
@@ -104,6 +104,6 @@ class TorchKernels:
         self.sums[1] += torch.where(theta.abs() < SMALL_THETA, series, direct)
 
     def word_log_probs(self, D: Tensor, norms: FeatureNorms) -> Tensor:
-        """In memory of its own, so that threads can share this object."""
+        """Compute log P of every word (n, V) in a separate workspace, so that threads can share this object."""
         alone = TorchKernels(self.senses, self.constants)
         return word_log_probs(alone.scores(D, norms), self.senses.index)

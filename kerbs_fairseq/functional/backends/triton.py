@@ -1,18 +1,18 @@
-"""The chunk kernels for a GPU, in Triton: the totals of a chunk of tokens, the gradient, the words' probabilities.
+"""The chunk kernels for a GPU, in Triton: totals of a chunk of tokens, gradients, and word probabilities.
 
-K0 = |h| |w| k(c; θ) is the kernel's part of a score, K = K0 + bias the score, and P(j | word) = e^K_j / Σ e^K over the
-senses of its word. One chunk:
+K0 = |h| |w| k(c; θ) is the score without bias, K = K0 + bias the score, and P(j | word) = e^K_j / Σ e^K over the senses
+of its word. The steps for one chunk:
 
-    constants = sense_constants(vectors, theta, bias, kernel)           once for all chunks
+    constants = sense_constants(vectors, theta, bias, kernel)           once per batch
     chunk = Chunk(D, h_norm, h_inverse, constants)
     totals = forward(chunk)
     targets = target_logsumexp(chunk, totals.top, words, target)
     word = word_logsumexp(chunk, totals.top, words)                     for label smoothing only
-    dD = backward(chunk, ChunkTotals(totals, targets, word), …)         in the place of D, or in another precision
+    dD = backward(chunk, ChunkTotals(totals, targets, word), …)         in place of D, or in another precision
     log_probs = word_log_probs(chunk, words)                            for decoding, instead of all of these
 
-No atomics: every sum is taken in an order that the shapes alone decide, so that repeats are equal to the last bit.
-Nothing waits for the device.
+There are no atomics: the order of every sum depends only on shapes, so that results are bitwise reproducible.
+Nothing synchronizes with the device.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ try:
     from kerbs_fairseq.functional.backends import triton_kernels as kernels
 
     MISSING = ""
-except Exception as error:  # of whatever kind: an installation for other hardware fails in its own ways
+except Exception as error:  # of any kind: an installation for other hardware may fail in other ways
     MISSING = f"triton cannot be imported ({type(error).__name__}: {error})"
 
 __all__ = [
@@ -53,18 +53,18 @@ __all__ = [
     "backward", "chunk_of_products", "forward", "norm_gradient", "sense_constants", "target_logsumexp",
     "word_log_probs", "word_logsumexp",
 ]  # fmt: skip
-OLDEST = (3, 0)  # of Triton
+OLDEST = (3, 0)  # supported version of Triton
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of D and its gradient
-WARPS = 4096  # to split a launch into, if there is work for them: some 30 per multiprocessor; the same on every device
+WARPS = 4096  # per launch, if there is enough work: about 30 per multiprocessor; the same on every device
 
 
 def interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter (TRITON_INTERPRET=1 when they were imported)."""
+    """Return whether the kernels run in Triton's interpreter (TRITON_INTERPRET=1 when they were imported)."""
     return not MISSING and type(kernels.forward_kernel).__name__ == "InterpretedFunction"
 
 
 def available(device: Optional[torch.device] = None, dtype: torch.dtype = torch.float32) -> tuple[bool, str]:
-    """Whether these kernels can run on ``device`` (the current GPU if None) with D in ``dtype``, and why not."""
+    """Return whether the kernels can run on ``device`` (None: the current GPU) with D in ``dtype``, and why not."""
     reason = MISSING
     if not reason and tuple(int(x) for x in triton.__version__.split(".")[:2]) < OLDEST:
         reason = f"triton {triton.__version__} is too old: needs {OLDEST[0]}.{OLDEST[1]}"
@@ -76,7 +76,7 @@ def available(device: Optional[torch.device] = None, dtype: torch.dtype = torch.
 
 
 def _unfit(device: Optional[torch.device]) -> str:
-    """Why not on this device."""
+    """Return why the kernels cannot run on this device, or an empty string."""
     if device is not None and device.type != "cuda":
         return f"Triton kernels run on a GPU, not on {device.type}"
     if not torch.cuda.is_available():
@@ -86,9 +86,9 @@ def _unfit(device: Optional[torch.device]) -> str:
 
 
 def forward(chunk: Chunk, mean: bool = True) -> Totals:
-    """The totals of each token, in one sweep; D stays as it is. Without ``mean`` that field is not filled.
+    """Compute the totals of each token in one pass over D, which is not changed; without ``mean`` that field is unset.
 
-    A NaN or an infinite number in D makes the total NaN, and so does an infinite |h|.
+    A NaN or an infinity in D makes the total NaN, and so does an infinite |h|.
     """
     n, S = _checked(chunk)
     block = BLOCKS["forward" if chunk.D.dtype == torch.float32 else "forward, half"]
@@ -111,7 +111,7 @@ def forward(chunk: Chunk, mean: bool = True) -> Totals:
 
 
 def target_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows, target: Tensor, most: int = 0) -> TargetTotals:
-    """Of the word ``target`` (n,) int32 of each token. ``most``: columns of the scores, no fewer than its senses."""
+    """Compute the totals of the ``target`` (n,) int32 of each token. ``most``: columns of ``scores``, ≥ its senses."""
     n, _ = _checked(chunk)
     scores = chunk.h_norm.new_full((n, most), -math.inf) if most else None
     lse, mean, own_top, own_total = (chunk.h_norm.new_empty(n) for _ in range(4))
@@ -121,7 +121,7 @@ def target_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows, target: T
 
 
 def word_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows) -> WordTotals:
-    """Of every word, and the sums that label smoothing needs."""
+    """Compute the log-sum-exp of every word, and the sums for label smoothing."""
     n, _ = _checked(chunk)
     V = len(words.offsets) - 1
     log2 = chunk.h_norm.new_empty(n, V)
@@ -131,7 +131,7 @@ def word_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows) -> WordTota
 
 
 def word_log_probs(chunk: Chunk, words: CompressedRows, out: Optional[Tensor] = None) -> Tensor:
-    """log P of every word (n, V), float32 or as ``out`` is."""
+    """Compute log P of every word (n, V), in float32 or in the dtype of ``out``."""
     totals = forward(chunk, mean=False)
     if out is None:
         out = chunk.h_norm.new_empty(len(chunk.D), len(words.offsets) - 1)
@@ -148,12 +148,12 @@ def backward(
     sums: Tensor,
     out: Optional[Tensor] = None,
 ) -> Tensor:
-    """The gradient by D, G ∂K/∂D, in ``out`` (n, S) or else in the place of D; adds to ``sums`` (4, S).
+    """Compute the gradient w.r.t. D, G ∂K/∂D, into ``out`` (n, S) or in place of D; adds to ``sums`` (4, S).
 
-    G is that of ``weights``; ``target`` (n,) and ``sense_to_word`` (S,) are int32. The sums are Σ G|h|F, Σ G|h|c²φ',
-    Σ G|h|c where ``released`` is the inner product, and Σ G if there is a bias; rows that a kernel does not have stay
-    as they are. In float16 small weights make G underflow: scale them up before, and everything down afterwards.
-    Padding of rows is written to.
+    G is defined in :class:`Weights`; ``target`` (n,) and ``sense_to_word`` (S,) are int32. The sums are Σ G|h|F,
+    Σ G|h|c²φ', Σ G|h|c where ``released`` is the inner product, and Σ G if there is a bias; rows that a kernel does not
+    have are not changed. In float16 small weights make G underflow: scale them up, and the results down again.
+    The padding of rows is written to.
     """
     n, S = _checked(chunk)
     D, constants, top, word = chunk.D, chunk.constants, totals.all.top, totals.word
@@ -187,7 +187,7 @@ def backward(
 
 
 def norm_gradient(totals: ChunkTotals, weights: Weights) -> Tensor:
-    """Σ_j G_j K0_j / |h| (n,), the gradient by |h|, with G as in :func:`backward`."""
+    """Compute Σ_j G_j K0_j / |h| (n,), the gradient w.r.t. |h|, with G as in :func:`backward`."""
     gradient = weights.all * totals.all.mean - weights.target * totals.target.mean
     return gradient if weights.word is None or totals.word is None else gradient - weights.word * totals.word.mean
 
@@ -200,7 +200,7 @@ def _words(
     total: Optional[Tensor] = None,
     parts: Optional[Tensor] = None,
 ) -> None:
-    """Fill ``out`` (n, V), first for the words with few senses, then for the others; ``parts`` (…, 2, n) with sums."""
+    """Fill ``out`` (n, V) for the words with few senses, then for the others; ``parts`` (…, 2, n) gets the sums."""
     n, V, block = len(chunk.D), len(words.offsets) - 1, BLOCKS["words"]
     if n == 0 or V == 0:
         return
@@ -226,7 +226,7 @@ def _pairs(
     mean: Optional[Tensor] = None,
     targets: Optional[TargetTotals] = None,
 ) -> None:
-    """With ``targets`` to be filled: each token with its own word of ``which`` (n,); else with each of ``which``."""
+    """Compute token i with which[i], into ``targets``; if that is None, every token with every word of ``which``."""
     listed = targets is None
     n, block = len(chunk.D), BLOCKS["many" if listed else "targets"]
     n_pairs = n * len(which) if listed else n
@@ -243,7 +243,7 @@ def _pairs(
 
 
 def _checked(chunk: Chunk) -> tuple[int, int]:
-    """n and S; an error says what of D does not fit."""
+    """Return n and S; raise an error if the kernels cannot run or D does not fit."""
     D, S = chunk.D, chunk.constants.S
     able, reason = available(D.device, D.dtype)
     if not able:
@@ -254,30 +254,30 @@ def _checked(chunk: Chunk) -> tuple[int, int]:
 
 
 def _senses(chunk: Chunk) -> tuple[Any, ...]:
-    """What all kernels begin with."""
+    """Return the first arguments of all kernels."""
     table = chunk.constants.table
     return *_rows(chunk.D), chunk.h_norm, chunk.h_inverse, table, table.size(1)
 
 
 def _rows(table: Tensor) -> tuple[Tensor, int]:
-    """A table and the distance of its rows."""
+    """Return a table and its row stride."""
     return table, table.stride(0)
 
 
 def _width(D: Tensor) -> int:
-    """Up to where the kernels go along a row: to the end of the padding, if there is padding and nothing else."""
+    """Return the columns that the kernels read: with the padding, if rows are padded and the storage includes it."""
     (n, S), stride = D.shape, D.stride(0)
     end = (D.storage_offset() + (n - 1) * stride + padded(S)) * D.element_size()
     return padded(S) if stride == padded(S) and end <= D.untyped_storage().nbytes() else S
 
 
 def _split(size: int, block: int, warps: int) -> tuple[int, int]:
-    """The size of a part, in whole blocks, and how many there are, if ``size`` in one part is work for ``warps``."""
+    """Return the size of a part in whole blocks and the number of parts, for WARPS warps in all, ``warps`` per part."""
     blocks = triton.cdiv(size, block)
     per_part = triton.cdiv(blocks, min(blocks, triton.cdiv(WARPS, warps)))
     return per_part * block, triton.cdiv(blocks, per_part)
 
 
 def _on(D: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Launches go to the device of D."""
+    """Return a context manager in which kernels are launched on the device of D."""
     return torch.cuda.device(D.device) if D.is_cuda else contextlib.nullcontext()

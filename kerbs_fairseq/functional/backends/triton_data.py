@@ -1,4 +1,4 @@
-"""What the Triton kernels are given and what they return; see triton.py."""
+"""Inputs and outputs of the Triton kernels; see triton.py."""
 
 import math
 from typing import Any, NamedTuple, Optional
@@ -10,11 +10,11 @@ from kerbs_fairseq.functional.backends.base import row_norms
 from kerbs_fairseq.functional.kernel import TINY, check_kernel, psi
 
 ALIGNMENT = 16  # elements
-NO_ZERO = 1e-12  # in the place of θ = 0 where it is divided by
+NO_ZERO = 1e-12  # in place of θ = 0 in divisions
 
 
 class Block(NamedTuple):
-    """Rows and columns of the tile of a program, and its warps."""
+    """Rows and columns of the tile of a program, and its number of warps."""
 
     rows: int
     cols: int
@@ -22,16 +22,16 @@ class Block(NamedTuple):
 
     @property
     def launch(self) -> dict[str, Any]:
-        """Options of a launch; fused multiply-adds, whatever the version's default."""
+        """Launch options; fused multiply-adds are on, whatever the default of the version."""
         return {"num_warps": self.warps, "enable_fp_fusion": True}
 
 
-# From counts of registers and instructions in machine code for sm_80 and sm_90, not from measurements of time.
+# Chosen by counts of registers and instructions in machine code for sm_80 and sm_90, not by measured times.
 BLOCKS = {
-    "forward": Block(2, 256, 1),  # a row in a single warp: its maximum needs no barrier
+    "forward": Block(2, 256, 1),  # a row is in a single warp: its maximum needs no barrier
     "forward, half": Block(4, 256, 2),
     "backward": Block(4, 128, 2),
-    "backward, smoothing": Block(4, 128, 4),  # waits for what it gathers: fewer registers, more warps
+    "backward, smoothing": Block(4, 128, 4),  # waits for gathers: fewer registers, more warps
     "words": Block(4, 128, 4),
     "targets": Block(32, 8, 4),
     "many": Block(8, 32, 4),
@@ -40,7 +40,7 @@ BLOCKS = {
 
 
 class SenseConstants(NamedTuple):
-    """What the kernels need to know of each sense."""
+    """Constants of each sense for the kernels."""
 
     table: Tensor  # (5, width) float32: bias log2(e), −θ log2(e) / |w|, −|w| / θ, log2(e) / (2ψ), 1 / |w|
     S: int
@@ -49,18 +49,18 @@ class SenseConstants(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The inner products of n features with the vectors of S senses, and what the kernels need to know of both."""
+    """The inner products of n features with the vectors of S senses, the feature norms and the sense constants."""
 
-    D: Tensor  # (n, S) float32, float16 or bfloat16, in rows; padded rows (chunk_of_products) are faster
+    D: Tensor  # (n, S) float32, float16 or bfloat16, row-major; padded rows (chunk_of_products) are faster
     h_norm: Tensor  # (n,) float32, |h|
     h_inverse: Tensor  # (n,) float32, 1 / |h|
     constants: SenseConstants
 
 
 class Totals(NamedTuple):
-    """Of each token, (n,).
+    """Totals of each token, (n,).
 
-    ``top``: a whole number, max K in units of log 2, rounded up; e^(K − top) below means e^(K − top log 2).
+    ``top`` is max K in units of log 2, rounded up to an integer; e^(K − top) below means e^(K − top log 2).
     """
 
     top: Tensor
@@ -69,22 +69,22 @@ class Totals(NamedTuple):
 
     @property
     def logsumexp(self) -> Tensor:
-        """log Σ e^K (n,)."""
+        """The log-sum-exp log Σ e^K (n,)."""
         return self.top * math.log(2) + self.total.log()
 
 
 class TargetTotals(NamedTuple):
-    """Of the target of each token, (n,)."""
+    """Totals of the target of each token, (n,)."""
 
     lse: Tensor  # log Σ e^(K − top) over its senses
     mean: Tensor  # Σ P(j | target) K0_j / |h|
-    top: Tensor  # its own top
-    total: Tensor  # Σ e^(K − its own top)
-    scores: Optional[Tensor]  # (n, most) if asked for: K − top of each sense, in the order of the rows, then −∞
+    top: Tensor  # top over its senses only
+    total: Tensor  # Σ e^(K − that top)
+    scores: Optional[Tensor]  # (n, most) if requested: K − top of each sense, in the order of the index, then −∞
 
 
 class WordTotals(NamedTuple):
-    """Of all words."""
+    """Totals of all words."""
 
     log2: Tensor  # (n, V): log2 Σ e^(K − top) over the senses of each
     lse_sum: Tensor  # (n,): Σ_words log Σ e^(K − top)
@@ -92,7 +92,7 @@ class WordTotals(NamedTuple):
 
 
 class ChunkTotals(NamedTuple):
-    """What the forward kernels leave for the backward kernel; ``word`` for label smoothing only."""
+    """Results of the forward kernels that the backward kernel needs; ``word`` for label smoothing only."""
 
     all: Totals
     target: TargetTotals
@@ -100,10 +100,10 @@ class ChunkTotals(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Of the gradient of each token, (n,), contiguous.
+    """Weights of each token in the gradient, (n,), contiguous.
 
-    G_j = all e^(K_j − top) − word P(j | its word) − target P(j | target) [j is a sense of the target]. ``word`` comes
-    with the totals of words, or not at all.
+    G_j = all e^(K_j − top) − word P(j | its word) − target P(j | target) [j is a sense of the target]. ``word`` is
+    given if and only if the totals of words are.
     """
 
     all: Tensor
@@ -112,19 +112,19 @@ class Weights(NamedTuple):
 
 
 def padded(size: int) -> int:
-    """``size``, or the next multiple of the alignment."""
+    """Round ``size`` up to a multiple of the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def chunk_of_products(n: int, S: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for D or its gradient (n, S), rows padded; ``torch.mm(..., out=...)`` can write into it."""
+    """Allocate D or its gradient (n, S) with padded rows; ``torch.mm(..., out=...)`` can write into it."""
     return torch.empty(n, padded(S), dtype=dtype, device=device)[:, :S]
 
 
 def sense_constants(
     vectors: Tensor, theta: Optional[Tensor], bias: Optional[Tensor] = None, kernel: str = "paper"
 ) -> SenseConstants:
-    """From vectors (S, d) in any precision, θ (S,) as the kernel has it or None for ``dot``, bias (S,) or None."""
+    """Compute the constants from vectors (S, d) in any precision, θ (S,), None for ``dot``, and bias (S,) or None."""
     check_kernel(kernel)
     S = len(vectors)
     log2e = 1 / math.log(2)
@@ -134,7 +134,7 @@ def sense_constants(
         table[0, :S] = bias.double() * log2e
     if kernel != "dot":
         assert theta is not None
-        norm = row_norms(vectors, torch.float64)  # for constants that are right to the last digit
+        norm = row_norms(vectors, torch.float64)  # so that the constants are exact to the last digit
         t, inverse = theta.double(), norm.clamp_min(TINY).reciprocal()
         table[1, :S] = -t * log2e * inverse
         table[2, :S] = -norm / torch.where(t.abs() < NO_ZERO, NO_ZERO, t)

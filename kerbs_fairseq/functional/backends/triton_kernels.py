@@ -1,4 +1,4 @@
-"""Triton kernels over a chunk of inner products D (n, S); triton.py launches them and says what they return.
+"""Triton kernels over a chunk of inner products D (n, S); triton.py launches them and documents their results.
 
 For a token h and a sense w let z = D / |h|, c = z / |w| and y = −θ c log2(e), so that e^(−θc) = E = 2^y. Then
 
@@ -6,14 +6,14 @@ For a token h and a sense w let z = D / |h|, c = z / |w| and y = −θ c log2(e)
     T = |h| |w|² c² φ'(−θc)   =  D z Q(y)   or  (D E − F) b,
 
 the former for |y| < 0.75, where the latter lose digits; P(y) = φ(y ln 2) and Q(y) = φ'(y ln 2) are polynomials. So
-θ = 0 is not a special case, and no expm1 is needed, which Triton has only in libraries of the vendors. In the kernels
-scores are in units of log 2: K0 = F slope and K = K0 + bias, with log2(e) inside ``slope`` and ``bias``.
+θ = 0 is not a special case, and expm1 is not needed, which Triton has only in vendor libraries. In the kernels, scores
+are in units of log 2: K0 = F slope and K = K0 + bias, with the factor log2(e) included in ``slope`` and ``bias``.
 
-``top`` is the largest score of a token, rounded up to a whole number: multiplying by 2^(top − higher) is exact then.
-K − top is the same expression in every kernel (:func:`below`), as the rounding of a large K would show otherwise.
+``top`` is the largest score of a token, rounded up to an integer, so that multiplying by 2^(top − higher) is exact.
+K − top is the same expression in every kernel (:func:`below`): otherwise the rounding of a large K would be visible.
 
-Senses beyond the last one have the bias NEVER, so that sums need no mask; what D has in their place is replaced by 0.
-Rows of D are read up to ``width``, a multiple of 16 if they are padded: a mask at S would forbid vector loads.
+Senses beyond the last one have the bias NEVER, so that sums need no mask; values of D in their place have no effect.
+Rows of D are read up to ``width``, a multiple of 16 if they are padded: a mask at S would prevent vector loads.
 """
 
 import triton
@@ -24,13 +24,13 @@ LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 NEVER = tl.constexpr(-1e30)  # finite: the difference of two infinite scores is not a number
 LOWEST = tl.constexpr(-1e38)
 POLYNOMIAL_BELOW = tl.constexpr(0.75)
-# differ from batch to batch: Triton would compile a kernel anew for 1, for multiples of 16 and for all others
+# differ between batches: Triton would compile separate kernels for 1, for multiples of 16 and for other values
 CHANGING = ("n", "n_parts", "n_pairs", "rows_per_part")
 
 
 @triton.jit
 def phi_polynomial(y):
-    """P(y) = φ(y ln 2) for |y| < 0.75, P(0) = 1; a minimax fit, relative error 1.5e-7."""
+    """Compute P(y) = φ(y ln 2) for |y| < 0.75, P(0) = 1; a minimax fit, relative error 1.5e-7."""
     p = tl.fma(y, 2.2199903e-04, 1.9408587e-03)
     p = tl.fma(p, y, 1.3876924e-02)
     p = tl.fma(p, y, 8.0072520e-02)
@@ -40,7 +40,7 @@ def phi_polynomial(y):
 
 @triton.jit
 def phi_prime_polynomial(y):
-    """Q(y) = φ'(y ln 2) for |y| < 0.75, Q(0) = 1/2; a minimax fit, relative error 2.6e-7."""
+    """Compute Q(y) = φ'(y ln 2) for |y| < 0.75, Q(0) = 1/2; a minimax fit, relative error 2.6e-7."""
     q = tl.fma(y, 1.8964756e-04, 1.6180608e-03)
     q = tl.fma(q, y, 1.1102041e-02)
     q = tl.fma(q, y, 6.0054036e-02)
@@ -50,7 +50,7 @@ def phi_prime_polynomial(y):
 
 @triton.jit
 def load_senses(constants, width, at, mask, KERNEL: tl.constexpr):
-    """a = −θ log2(e) / |w|, b, slope and bias of the senses ``at``; the first three only if the kernel has θ."""
+    """Load a = −θ log2(e) / |w|, b, slope and bias of the senses ``at``; the first three only if the kernel has θ."""
     bias = tl.load(constants + at, mask=mask, other=NEVER)
     a, b, slope = bias, bias, bias
     if KERNEL != DOT:
@@ -62,7 +62,7 @@ def load_senses(constants, width, at, mask, KERNEL: tl.constexpr):
 
 @triton.jit
 def kernel_values(d, h_norm, h_inverse, a, b, slope, KERNEL: tl.constexpr):
-    """F and slope, so that K0 = F slope, y and E; F is D where the kernel is the inner product."""
+    """Compute F and slope, so that K0 = F slope, and y and E; F is D where the kernel is the inner product."""
     y = d * h_inverse
     E, F = y, d
     if KERNEL == DOT:
@@ -80,7 +80,7 @@ def kernel_values(d, h_norm, h_inverse, a, b, slope, KERNEL: tl.constexpr):
 
 @triton.jit
 def below(F, slope, bias, top):
-    """K − top."""
+    """Compute K − top."""
     return tl.fma(F, slope, -top) + bias
 
 
@@ -91,9 +91,9 @@ def forward_kernel(
     KERNEL: tl.constexpr, MEAN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):
 # fmt: on
-    """Of each token over one part of the senses: top, Σ 2^(K − top), Σ 2^(K − top) K0; parts (parts, 3, n).
+    """Compute top, Σ 2^(K − top) and Σ 2^(K − top) K0 of each token over one part of the senses; parts (parts, 3, n).
 
-    One sweep. The sums are kept per lane to the end; only the maximum is reduced in every step.
+    A single pass over D. The sums are kept per lane until the end; only the maximum is reduced in every step.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = rows < n
@@ -114,7 +114,7 @@ def forward_kernel(
         higher = tl.maximum(top, tl.ceil(tl.max(K, 1, keep_dims=True)))
         shrink = tl.exp2(top - higher)
         e = tl.exp2(below(F, slopes, bias[None, :], higher))
-        e = tl.fma(d, 0.0, e)  # NaN if D is infinite: θ > 0 would make a finite score of it
+        e = tl.fma(d, 0.0, e)  # NaN if D is infinite: with θ > 0 the score would be finite
         total = tl.fma(total, shrink, e)
         if MEAN:
             mean = tl.fma(mean, shrink, e * (F * slopes))
@@ -132,7 +132,7 @@ def combine_parts_kernel(
     parts, n_parts, n, h_inverse, top_out, total_out, mean_out, MEAN: tl.constexpr, ROWS: tl.constexpr,
 ):
 # fmt: on
-    """The parts of :func:`forward_kernel` (parts, 3, n) as one, in a fixed order, and the mean by K0 / |h|."""
+    """Combine the parts of :func:`forward_kernel` (parts, 3, n) in a fixed order; the mean becomes that of K0 / |h|."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = rows < n
     top = tl.full((ROWS,), LOWEST, tl.float32)
@@ -148,7 +148,7 @@ def combine_parts_kernel(
             mean = mean * shrink + tl.load(at + 2 * n, mask=in_rows, other=0.0) * part_shrink
         top = higher
     inverse = tl.load(h_inverse + rows, mask=in_rows, other=1.0)
-    total = tl.where(inverse == 0.0, float("nan"), total)  # |h| is infinite: cosines of 0 would make numbers of it
+    total = tl.where(inverse == 0.0, float("nan"), total)  # |h| is infinite: cosines of 0 would hide it
     tl.store(top_out + rows, top, mask=in_rows)
     tl.store(total_out + rows, total, mask=in_rows)
     if MEAN:
@@ -163,12 +163,12 @@ def backward_kernel(
     KERNEL: tl.constexpr, SMOOTH: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):
 # fmt: on
-    """dD = G ∂K/∂D, which may be D itself, and sums over one part of the tokens; parts (parts, 4, constants_width).
+    """Compute dD = G ∂K/∂D, which may be D itself, and sums over one part of the tokens, (parts, 4, constants_width).
 
-    The sums are Σ G F, Σ G T, Σ G D where the kernel is straight, Σ G. Of a sense of the target G is P(sense | word)
-    times one number, scale Σ 2^(K − top) − smooth − target_weight with the sum over its word: no scatter, and no
-    difference of two rounded products. P(sense | word) is taken from the word's own top, as log Σ of a word far below
-    the token's top would be rounded.
+    The sums are Σ G F, Σ G T, Σ G D where the kernel is linear, Σ G. For a sense of the target, G is P(sense | word)
+    times scale Σ 2^(K − top) − smooth − target_weight, with the sum over the senses of the word: this needs no scatter,
+    and no difference of two rounded products. P(sense | word) is computed relative to the top of the word, as the
+    log-sum-exp of a word far below the top of the token would be rounded.
     """
     cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
     in_cols = (cols < width)[None, :]
@@ -239,9 +239,9 @@ def add_sums_kernel(
     parts, n_parts, S, constants_width, w_inverse, sums, WANTED: tl.constexpr, COLS: tl.constexpr,
 ):
 # fmt: on
-    """Adds the parts of :func:`backward_kernel` to sums (4, S), in a fixed order, without the |w| inside F, T and D.
+    """Add the parts of :func:`backward_kernel` to sums (4, S) in a fixed order, without the factors |w| of F, T and D.
 
-    WANTED: bit i for row i.
+    Bit i of WANTED selects row i.
     """
     row = tl.program_id(1)
     if (WANTED >> row) & 1:
@@ -264,11 +264,11 @@ def words_kernel(
     WORDS: tl.constexpr,
 ):
 # fmt: on
-    """log2 Σ 2^(K − top) over the senses of each word that has at most ``most`` of them; a lane goes through one word.
+    """Compute log2 Σ 2^(K − top) over the senses of each word with at most ``most`` senses; one lane per word.
 
-    With LOG_PROBS less log2 total, times log 2. With SUMS parts (…, 2, n): over the words of the block, the sum of
-    log Σ 2^(K − top), and of Σ P(sense | word) K0 / |h|. Neighbouring programs have the same tokens, whose rows of D
-    are then in the cache: the senses of a word may lie anywhere.
+    With LOG_PROBS, log2 total is subtracted and the result is in nats. With SUMS, parts (…, 2, n) gets the sums of
+    log Σ 2^(K − top) and of Σ P(sense | word) K0 / |h| over the words of the block. Neighbouring programs have the same
+    tokens, so that their rows of D are in the cache: the senses of a word may be anywhere in a row.
     """
     blocks = (V + WORDS - 1) // WORDS
     block = tl.program_id(0) % blocks
@@ -293,14 +293,14 @@ def words_kernel(
         d = tl.load(D_rows + sense[None, :], mask=in_rows[:, None] & some[None, :], other=0.0).to(tl.float32)
         F, slopes, _, _ = kernel_values(d, norm, inverse, a[None, :], b[None, :], slope[None, :], KERNEL)
         K = below(F, slopes, bias[None, :], tops)
-        e = tl.exp2(-tl.abs(K - highest))  # one exponential, whichever is larger
+        e = tl.exp2(-tl.abs(K - highest))  # one exponential, whichever of the two is larger
         e = tl.where(some[None, :], e, 0.0)
         rises = some[None, :] & (highest < K)
         weight = tl.where(rises, tl.fma(weight, e, 1.0), weight + e)
         if SUMS:
             mean = tl.where(rises, tl.fma(mean, e, F * slopes), tl.fma(e, F * slopes, mean))
         highest = tl.where(rises, K, highest)
-    empty = weight == 0.0  # not so if it is NaN
+    empty = weight == 0.0  # false for NaN
     lse = tl.where(empty, float("-inf"), highest + tl.log2(tl.where(empty, 1.0, weight)))
     if LOG_PROBS:
         lse = (lse - tl.log2(tl.load(total + rows, mask=in_rows, other=1.0))[:, None]) * LN2
@@ -322,12 +322,12 @@ def pairs_kernel(
     LOG_PROBS: tl.constexpr, MEAN: tl.constexpr, SCORES: tl.constexpr, PAIRS: tl.constexpr, SENSES: tl.constexpr,
 ):
 # fmt: on
-    """The same for pairs of a token and a word, several lanes to a word.
+    """Compute the values of :func:`words_kernel` for pairs of a token and a word, with several lanes per word.
 
     LISTED: each of the ``words`` with each token, to out[token, word]; mean_out (words, 2, n) gets log Σ 2^(K − top)
-    and Σ P(sense | word) K0 / |h|. Else token i with words[i], log Σ 2^(K − top) to out[i], the mean to mean_out[i],
-    and to top_out[i] and total_out[i] the word's own top, a whole number, and Σ 2^(K − own top); with SCORES also
-    (K − top) log 2 of each sense of the word, to scores (n, …).
+    and Σ P(sense | word) K0 / |h|. Else token i with words[i]: out[i] gets log Σ 2^(K − top), mean_out[i] the mean,
+    top_out[i] the integer top over the senses of the word, total_out[i] Σ 2^(K − that top); with SCORES, scores (n, …)
+    gets (K − top) log 2 of each sense of the word.
     """
     pairs = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     in_pairs = pairs < n_pairs
