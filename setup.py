@@ -28,7 +28,7 @@ setup(
     packages=find_packages(include=["kerbs_fairseq", "kerbs_fairseq.*"]),
     package_data={"kerbs_fairseq": ["py.typed", "functional/backends/cpu.cpp", "evaluation/arms.txt", "report/page.*"]},
     python_requires=">=3.10",
-    install_requires=["torch>=2.0,<3", "numpy>=1.21"],
+    install_requires=["torch>=2.6,<3", "numpy>=1.21"],
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": [

@@ -1,8 +1,7 @@
 """Fine-tune a causal language model of ``transformers`` with KerBS: ``python examples/finetune_huggingface.py``.
 
-A small GPT-2 is built from a configuration and trained with its own softmax for a while: it stands for a model that you
-load with ``from_pretrained``. Then both output layers get the same further updates. Each word's row of the head becomes
-its n senses, with a bias of −log n: without noise KerBS predicts what the softmax did.
+A small GPT-2, in place of one from ``from_pretrained``, is trained with its softmax. Then both output layers get equal
+further updates. Each row of the softmax becomes n senses with a bias of −log n, which together predict what it did.
 """
 
 import argparse
@@ -17,10 +16,7 @@ WORDS, LENGTH = 200, 24
 
 
 def batch(size: int, generator: torch.Generator) -> torch.Tensor:
-    """Return synthetic text (size, LENGTH): a word depends on the one before and on the topic, the first word.
-
-    Small numbers are frequent words, which follow different words under different topics.
-    """
+    """Return synthetic text (size, LENGTH): a word depends on the one before it and on the first, the topic."""
     follow = (torch.rand(4, WORDS, 5, generator=torch.Generator().manual_seed(7)).pow(3) * WORDS).long()
     words = torch.randint(0, 4, (size, 1), generator=generator)
     for _ in range(LENGTH - 1):
@@ -34,8 +30,9 @@ def train(model: GPT2LMHeadModel, head: torch.nn.Module, updates: int, seed: int
     generator = torch.Generator().manual_seed(seed)
     parameters = {id(p): p for p in [*model.transformer.parameters(), *head.parameters()]}  # a tied one only once
     optimizer = torch.optim.AdamW(parameters.values(), lr=rate)
-    is_kerbs = isinstance(head, KernelizedBayesianSoftmax)
-    mover = Reallocator(head, optimizer, every=20, after=20, moved_vector="split") if is_kerbs else None
+    mover = None
+    if isinstance(head, KernelizedBayesianSoftmax):
+        mover = Reallocator(head, optimizer, every=20, after=20)
     for _ in range(updates):
         loss = loss_of(model, head, batch(16, generator))
         optimizer.zero_grad()
@@ -69,7 +66,7 @@ def main() -> None:
         print(f"softmax, trained:             loss {loss_of(model, model.lm_head, held_out):.4f}")
     counts = torch.bincount(batch(2000, torch.Generator().manual_seed(1)).flatten(), minlength=WORDS)
     for name in ("softmax", "kerbs"):
-        tuned, head = copy.deepcopy(model).train(), None
+        tuned = copy.deepcopy(model).train()
         head = tuned.lm_head
         if name == "kerbs":
             head = KernelizedBayesianSoftmax(64, WORDS, counts=counts, word_vectors=head.weight, bias="log")

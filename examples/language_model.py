@@ -58,7 +58,7 @@ def main() -> None:
         if name == "kerbs":
             layer = KernelizedBayesianSoftmax(args.size, len(words), senses=1.5, counts=counts, single=[UNKNOWN])
         optimizer = torch.optim.Adam(nn.ModuleList([embed, gru, layer]).parameters(), lr=3e-3)
-        mover = Reallocator(layer, optimizer, every=50, after=100, moved_vector="split") if name == "kerbs" else None
+        mover = Reallocator(layer, optimizer, every=50, after=100) if name == "kerbs" else None
         for _ in range(args.epochs):
             for batch in train:
                 features, _ = gru(embed(batch[:, :-1]))

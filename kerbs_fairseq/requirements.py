@@ -34,7 +34,7 @@ class Need(NamedTuple):
 
 
 NEEDS = (
-    Need("torch", (2, 0), (3,), 'pip install "torch>=2.0,<3"'),
+    Need("torch", (2, 6), (3,), 'pip install "torch>=2.6,<3"'),
     Need("hydra-core", (1, 3, 2), (1, 4), 'pip install "hydra-core>=1.3.2,<1.4" "omegaconf>=2.3,<2.4"'),
     Need("omegaconf", (2, 3), (2, 4), 'pip install "hydra-core>=1.3.2,<1.4" "omegaconf>=2.3,<2.4"'),
     # last: what is said of fairseq helps only where it could be imported at all

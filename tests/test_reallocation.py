@@ -227,7 +227,7 @@ def test_strategy_of_ones_own(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setitem(policy.STRATEGIES, "mine", policy.Strategy(lambda situation: [Move(0, 1)]))
     update(training, run, 3)
-    with pytest.raises(ValueError, match="--kerbs-strategy mine: a special symbol keeps its one sense"):
+    with pytest.raises(ValueError, match="the strategy 'mine': a special symbol keeps its one sense"):
         update(training, run, 4)
 
     monkeypatch.setitem(policy.STRATEGIES, "mine", policy.Strategy(mine, renew=False))

@@ -167,7 +167,7 @@ def test_mistakes_are_explained() -> None:
         ({"threshold": 1.0}, "log P is never above 0"),
         ({"moved_vector": "split", "split_noise": -1.0}, "split noise of -1"),
         ({"moved_vector": "split", "split_noise": math.inf}, "split noise of inf"),
-        ({"split_noise": 0.1}, "split_noise has no effect with moved_vector='keep'"),
+        ({"moved_vector": "keep", "split_noise": 0.1}, "split_noise has no effect with moved_vector='keep'"),
         ({"strategy": "loss", "threshold": -5.0}, "threshold has no effect with strategy='loss'"),
         ({"strategy": "loss", "power": -1.0}, "power of the count is -1"),
     ):

@@ -54,7 +54,7 @@ def test_versions_agree() -> None:
     ("package", "version", "advice"),
     [
         pytest.param("fairseq", "0.10.2", "pip install --no-deps fairseq==0.12.2", marks=pytest.mark.thorough),
-        ("torch", "1.13.1", 'pip install "torch>=2.0,<3"'),
+        ("torch", "1.13.1", 'pip install "torch>=2.6,<3"'),
         ("hydra-core", "1.0.7", 'pip install "hydra-core>=1.3.2,<1.4" "omegaconf>=2.3,<2.4"'),
         pytest.param(
             "omegaconf",

@@ -13,8 +13,8 @@ ROOT = PACKAGE.parent
 ABSENT = ("fairseq", "hydra", "omegaconf", "matplotlib", "sentencepiece", "sacrebleu", "scipy", "rich")
 
 CORE_PROGRAM = f"""
-import sys
-before = [*sys.meta_path]
+import signal, sys
+before = [*sys.meta_path], sys.excepthook, signal.getsignal(signal.SIGINT)
 import kerbs_fairseq
 assert "torch" not in sys.modules
 from kerbs_fairseq import KernelizedBayesianSoftmax, MixtureOfSoftmaxes, Reallocator
@@ -23,6 +23,9 @@ layer = KernelizedBayesianSoftmax(4, 9)
 print(layer.log_prob(torch.randn(2, 4)).shape)
 assert not [name for name in {ABSENT} if name in sys.modules]
 assert not [name for name in sys.modules if name.startswith("kerbs_fairseq.plugin")]
+added = [finder for finder in sys.meta_path if finder not in before[0]]  # waits for fairseq
+assert [type(finder).__module__ for finder in added] == ["kerbs_fairseq.activation"], added
+assert before[1:] == (sys.excepthook, signal.getsignal(signal.SIGINT))
 """
 
 
@@ -90,7 +93,9 @@ def test_example_trains_and_moves_senses(torch_only: list[str], tmp_path: Path) 
 
 def test_example_for_transformers() -> None:
     pytest.importorskip("transformers")
-    done = run([sys.executable, str(ROOT / "examples" / "finetune_huggingface.py"), "--updates", "60"])
+    program = ROOT / "examples" / "finetune_huggingface.py"
+    assert len(program.read_text().splitlines()) <= 80
+    done = run([sys.executable, str(program), "--updates", "60"])
     assert done.returncode == 0, done.stderr
     start, stock, kerbs = (float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout))
     assert max(stock, kerbs) < start
@@ -138,4 +143,4 @@ def test_old_torch_is_one_clear_error(tmp_path: Path) -> None:
     env = pretend(tmp_path, "torch", "1.13.1")
     done = run([sys.executable, "-c", "from kerbs_fairseq import KernelizedBayesianSoftmax"], env)
     assert done.returncode == 1
-    assert "kerbs_fairseq: torch 1.13.1 is not supported (>=2.0,<3 is): pip install" in done.stderr.splitlines()[-1]
+    assert "kerbs_fairseq: torch 1.13.1 is not supported (>=2.6,<3 is): pip install" in done.stderr.splitlines()[-1]

@@ -57,10 +57,11 @@ class Reallocator:
         every: int = 100,
         after: int = 1000,
         until: int = 0,
+        *,
         strategy: str = "paper",
         threshold: Optional[float] = None,
         power: float = 1.0,
-        moved_vector: str = "keep",
+        moved_vector: str = "split",
         split_noise: float = SPLIT_NOISE,
         seed: int = 1,
         sum_over_workers: Optional[Callable[[Tensor], object]] = None,
@@ -152,7 +153,7 @@ class Reallocator:
         moves = self.strategy.plan(situation)
         problem = problem_of(moves, situation)
         if problem:
-            raise ValueError(f"--kerbs-strategy {self.strategy_name}: {problem}")
+            raise ValueError(f"the strategy {self.strategy_name!r}: {problem}")
         if moves:
             self.apply(moves, situation, update)
         statistics.forget(everything=self.strategy.forget)

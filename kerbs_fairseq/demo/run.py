@@ -165,7 +165,7 @@ def train(
     command += ["--no-epoch-checkpoints", "--log-format", "json"]
     if head.prefix == "kerbs_":
         command += ["--kerbs-move-log", str(save / "moves.tsv")]
-    commands.run(show(command), save / "train.log", TrainingWatch(result, epochs), threads)
+    commands.run(show(command), save / logs.LOG, TrainingWatch(result, epochs), threads)
     result.parameters = checkpoint.parameters(checkpoint.load(save / BEST).model)
     return result
 
@@ -206,7 +206,7 @@ def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: in
     result = train(folder, save, model, head, epochs or model.epochs, seed, threads)
     score(result, *translate(folder, save))
     scores = {"BLEU": result.bleu, "BLEU signature": result.signature}
-    (save / "scores.json").write_text(json.dumps(scores) + "\n")
+    (save / outputs.SCORES).write_text(json.dumps(scores) + "\n")
     result.seconds = time.monotonic() - began
     say(f"  {result.name:<20}BLEU {result.bleu:.1f}")
     return result

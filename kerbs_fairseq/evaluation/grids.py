@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from kerbs_fairseq.evaluation.runs import SCORES
 from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.errors import UserError
-from kerbs_fairseq.runs.files import new_folder, read_json, read_text
+from kerbs_fairseq.runs.files import new_folder, read_json
+from kerbs_fairseq.runs.outputs import SCORES
 
 DIVERGED = "diverged"  # an empty file beside the log of a run that diverged
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
@@ -38,15 +38,14 @@ def has_ended(folder: Path) -> bool:
 
 def mark_if_diverged(folder: Path) -> bool:
     """Return whether a failed run diverged, by its log; if so, mark it, so that it is not tried again."""
-    log = folder / "train.log"
-    if log.is_file() and re.search(r"FloatingPointError|gradients are Nan/Inf", read_text(log)):
+    if logs.has_diverged(folder / logs.LOG):
         (folder / DIVERGED).touch()
     return (folder / DIVERGED).is_file()
 
 
 def loss_of(folder: Path) -> float:
     """Return the best validation loss of a run; inf if it diverged."""
-    loss = None if (folder / DIVERGED).is_file() else logs.best(folder / "train.log", "loss")
+    loss = None if (folder / DIVERGED).is_file() else logs.best(folder / logs.LOG, "loss")
     return math.inf if loss is None else loss
 
 

@@ -14,20 +14,20 @@ from pathlib import Path
 from kerbs_fairseq.corpora.archives import unpack
 from kerbs_fairseq.evaluation.grids import DIVERGED, has_ended
 from kerbs_fairseq.evaluation.results import data_of
-from kerbs_fairseq.evaluation.runs import NLL, SCORES, TEXT, is_run
+from kerbs_fairseq.evaluation.runs import NLL, TEXT, is_run
 from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import cannot_write, read_bytes, read_text, write
+from kerbs_fairseq.runs.outputs import SCORES
 
 FILES = ("training", "trained", "command", "commit", "evaluation", SCORES, TEXT, NLL, DIVERGED)
-LOG, DATA = "train.log", "data"
+DATA = "data"
 SUFFIX = ".tar.xz"
 
 
 def epochs(log: Path) -> bytes:
     """Return the lines of a log that are written at the end of an epoch."""
-    ends = (line for line in logs.read_lines(log) if " | train | " in line or " | valid | " in line)
-    return "".join(f"{line}\n" for line in ends).encode()
+    return "".join(f"{line}\n" for line in logs.epoch_ends(logs.read_lines(log))).encode()
 
 
 def contents(out: Path) -> Iterator[tuple[str, bytes]]:
@@ -39,8 +39,8 @@ def contents(out: Path) -> Iterator[tuple[str, bytes]]:
         for path in sorted(folder / name for name in names):
             if path.is_file():
                 yield str(path.relative_to(out)), read_bytes(path)
-        if (folder / LOG).is_file():
-            yield str((folder / LOG).relative_to(out)), epochs(folder / LOG)
+        if (folder / logs.LOG).is_file():
+            yield str((folder / logs.LOG).relative_to(out)), epochs(folder / logs.LOG)
 
 
 def keep(out: Path, path: Path) -> None:

@@ -16,9 +16,9 @@ from kerbs_fairseq.evaluation.scores import Array, Bleu, Perplexity
 from kerbs_fairseq.runs import checkpoint, logs
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_json, read_text, write
-from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
+from kerbs_fairseq.runs.outputs import SCORES, hypotheses, sentence_nll
 
-SCORES, TEXT, NLL = "scores.json", "test.hyp", "test.nll"
+TEXT, NLL = "test.hyp", "test.nll"
 SUBSETS = ("test", "valid")
 TEXTS = ("signature", "signature_of_moses_tokens")  # texts in scores.json, beside the versions
 
@@ -119,7 +119,7 @@ def references(out: Path, subset: str = "test") -> list[str]:
 
 def of_training(run: Run) -> dict[str, Any]:
     """Return validation perplexity, learned parameters and time per update of a run, to report with its scores."""
-    log, model = run.folder / "train.log", run.folder / "checkpoint_best.pt"
+    log, model = run.folder / logs.LOG, run.folder / "checkpoint_best.pt"
     return {
         "valid_ppl": logs.best(log),
         "parameters": checkpoint.parameters(checkpoint.load(model).model) if model.is_file() else None,

@@ -23,13 +23,14 @@ from typing import Callable, Optional
 
 from kerbs_fairseq.evaluation import grids
 from kerbs_fairseq.evaluation.paper import TASKS, Task
-from kerbs_fairseq.evaluation.runs import SCORES, Run
+from kerbs_fairseq.evaluation.runs import Run
 from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.table import markdown
 from kerbs_fairseq.runs import files, logs
 from kerbs_fairseq.runs import process as commands
 from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.outputs import SCORES
 
 NAME = "kerbs-table"
 LAST_LINES = 5

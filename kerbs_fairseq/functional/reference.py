@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kerbs_fairseq.functional.eager import eager
 from kerbs_fairseq.functional.kernel import sense_scores
-from kerbs_fairseq.functional.types import Loss, Senses, Smoothing
+from kerbs_fairseq.functional.types import Loss, Senses
 
 
 @eager
@@ -29,10 +29,10 @@ def reference_loss(
     total = torch.zeros_like(top).scatter_add(1, word, torch.exp(scores - top.gather(1, word)))
     log_probs = total.log() + top - torch.logsumexp(scores, 1, keepdim=True)  # (tokens, words)
     log_prob = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
-    smoothing = Smoothing.of(label_smoothing, index.n_words)
-    loss = -smoothing.nll * log_prob
-    if label_smoothing:
-        loss = loss - smoothing.word * log_probs.sum(1)
+    loss = -log_prob
+    if label_smoothing:  # as fairseq defines it: the mass is spread over the other words
+        of_word = label_smoothing / max(index.n_words - 1, 1)
+        loss = (1 - label_smoothing - of_word) * loss - of_word * log_probs.sum(1)
     own = index.rows(target)
     of_senses = torch.log_softmax(scores.detach(), 1).gather(1, own.clamp_min(0)).masked_fill(own < 0, -torch.inf)
     return Loss((loss if weight is None else loss * weight.detach()).sum(), log_prob, of_senses)

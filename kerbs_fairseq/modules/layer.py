@@ -64,6 +64,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         in_features: int,
         n_words: int,
         senses: float = 1.5,
+        *,
         min_senses: int = 1,
         max_senses: int = 16,
         init: Optional[str] = None,

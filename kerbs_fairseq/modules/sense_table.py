@@ -62,6 +62,7 @@ class SenseTable(nn.Module):
         n_words: int,
         max_senses: int,
         kernel: str = "paper",
+        *,
         theta_init: float = 1e-8,
         theta_bound: float = 8.0,
         min_senses: int = 1,

@@ -12,7 +12,8 @@ from kerbs_fairseq.runs import checkpoint as schema
 from kerbs_fairseq.runs.checkpoint import Checkpoint
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_json
-from kerbs_fairseq.runs.logs import read_moves
+from kerbs_fairseq.runs.logs import LOG, read_moves
+from kerbs_fairseq.runs.outputs import SCORES
 
 # options in the table of settings, from any part of fairseq's configuration
 SHOWN = (
@@ -96,11 +97,11 @@ def run_of(checkpoint: Checkpoint, name: str, data: Optional[Path], log: Optiona
         updates=updates,
         parameters=schema.parameters(checkpoint.model),
         settings=settings_of(checkpoint),
-        scores=scores_of(path.parent / "scores.json"),
+        scores=scores_of(path.parent / SCORES),
         history=History(),
         learned=learned,
     )
-    beside = path.parent / "train.log"
+    beside = path.parent / LOG
     log = log or (beside if beside.is_file() else None)
     if log is not None:
         run.history = read_log(log, checkpoint.valid_subset)

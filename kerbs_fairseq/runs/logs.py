@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, Optional
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_bytes, read_text
 
+LOG = "train.log"  # the file that recipes and the demo write beside a checkpoint
 INNER, TRAIN, VALID = "train_inner", "train", "valid"
+DIVERGED = re.compile(r"FloatingPointError|gradients are Nan/Inf")
 EVENT = re.compile(r"\bupdate (\d+): (\d+) senses moved")
 PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 EPOCH_END = re.compile(r"\bepoch \d+ \| (?:valid on '([^']+)' subset \| )?")
@@ -77,6 +79,16 @@ def records(lines: Iterable[str]) -> Iterator[Record]:
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a log; bytes that are not UTF-8, from other programs, are replaced."""
     return read_bytes(path, "the log").decode("utf-8", errors="replace").splitlines()
+
+
+def epoch_ends(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines that are written at the end of an epoch or of a validation."""
+    return (line for line in lines if " | train | " in line or " | valid | " in line)
+
+
+def has_diverged(path: Path) -> bool:
+    """Return whether a log says that training ended because of gradients or losses that are not finite."""
+    return path.is_file() and DIVERGED.search(read_text(path)) is not None
 
 
 def events(lines: Iterable[str]) -> dict[int, int]:

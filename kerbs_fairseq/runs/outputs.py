@@ -6,6 +6,7 @@ from pathlib import Path
 from kerbs_fairseq.runs.errors import UserError
 from kerbs_fairseq.runs.files import read_text
 
+SCORES = "scores.json"  # the file of scores that recipes and the demo write beside a checkpoint
 HYPOTHESIS = re.compile(r"H-(\d{1,18})\t[^\t]*\t(.*)")
 REFERENCE = re.compile(r"T-(\d{1,18})\t(.*)")
 NUMBER = r"-?(?:\d+(?:\.\d*)?|inf|nan)"

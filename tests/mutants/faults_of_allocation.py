@@ -159,6 +159,14 @@ ALLOCATION_FAULTS = [
     ),
     Fault(
         "hook",
+        MOVES,
+        "workers of torch.distributed do not sum their statistics",
+        "return lambda tensor: distributed.all_reduce(tensor, group=self._group)",
+        "return None",
+        "test_distributed_reallocator.py",
+    ),
+    Fault(
+        "hook",
         HOOK,
         "updates are counted from 0",
         "decoder.update_hook.after_update(decoder, optimizer, update_num + 1)",
