@@ -122,7 +122,7 @@ train_cell() { # train_cell ARCH SMOOTHING OPTION...: train, or go on with, the 
   rm -rf "$RUN"/{scores.json,evaluation,test.hyp,test.nll,generate-test.txt,eval-lm.log} "$RUN"/valid_lenpen_*
   say "$CELL, seed $SEED: fairseq-train $OUT/binary --arch $arch ${options[*]}"
   run_training fairseq-train "$OUT/binary" --user-dir "$USER_DIR" --arch "$arch" --save-dir "$RUN" "${paths[@]}" "${options[@]}" ||
-    die "$CELL, seed $SEED failed: $(tail -n 1 "$RUN/train.log"); all it said is in $RUN/train.log"
+    die "$CELL, seed $SEED failed: $(tail -n 1 "$RUN/train.log"); full log: $RUN/train.log"
   [ -s "$RUN/checkpoint_best.pt" ] || die "$CELL, seed $SEED: fairseq-train has left no checkpoint_best.pt in $RUN"
   touch "$RUN/trained"
 }
@@ -152,5 +152,5 @@ compare() { # with the cell of --against, if there is one: is the difference one
 
 fail_evaluation() { # fail_evaluation LOG: stop with the end of what a command said
   rm -f "$RESULTS/evaluation"
-  die "$CELL, seed $SEED: $(tail -n 1 "$RESULTS/$1"); all it said is in $RESULTS/$1"
+  die "$CELL, seed $SEED: $(tail -n 1 "$RESULTS/$1"); full log: $RESULTS/$1"
 }

@@ -82,7 +82,7 @@ def test_failing_command_is_explained(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(SystemExit) as stopped:
         demo.main(["--out", str(tmp_path / "out"), "--models", "bad", "--heads", "softmax"])
     assert re.match(
-        r"kerbs-demo: fairseq-train failed \(2\), all it said is in .*train\.log:\n", str(stopped.value.code)
+        r"kerbs-demo: fairseq-train failed \(2\); full log: .*train\.log. Last lines:\n", str(stopped.value.code)
     )
     assert "invalid choice: 'no_such_arch'" in str(stopped.value.code)
 

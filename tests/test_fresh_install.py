@@ -41,7 +41,7 @@ def test_documented_install(tmp_path: Path, corpus: Path, installer: str) -> Non
     for command in documented("### With uv" if installer == "uv" else "### With pip"):
         call(venv, command)
     assert "usage:" in call(venv, "fairseq-train --help", tmp_path)
-    assert "All is well." in call(venv, "kerbs-doctor", tmp_path)
+    assert "No problems found." in call(venv, "kerbs-doctor", tmp_path)
     pairs = corpus / "parallel"
     call(
         venv,

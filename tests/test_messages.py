@@ -15,7 +15,7 @@ from inprocess import prepare, trainer
 
 from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
-from kerbs_fairseq.plugin import fairseq_messages
+from kerbs_fairseq.plugin import fairseq_messages, fairseq_patches
 
 BOOT = PACKAGE.parent / "boot"
 KERBS = f"{twin(SMALL_LSTM)} --criterion kerbs_cross_entropy"
@@ -224,6 +224,15 @@ def test_a_training_in_which_senses_never_move_says_so_once(
     said = [record.getMessage() for record in caplog.records if "never move" in record.getMessage()]
     assert len(said) == (reason is not None)
     assert reason is None or (reason in said[0] and "or use --kerbs-reallocate-every 0" in said[0])
+
+
+@pytest.mark.e2e
+def test_it_says_so_without_the_repairs_too(pairs: Path) -> None:
+    options = "--max-update 1 --kerbs-reallocate-every 10 --fp16 --no-save"
+    env = {**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: "early-checks"}
+    done = start(f"fairseq-train {pairs} --user-dir {PACKAGE} {KERBS} {QUICK} --cpu {options}", env=env)
+    assert "--fp16 needs a GPU" not in done.stderr, "what early-checks would say"
+    assert (done.stdout + done.stderr).count("senses will never move: ") == 1
 
 
 @pytest.mark.parametrize(("option", "unit"), [("", "per token, nll_loss too"), ("--sentence-avg", "per sentence, nll")])

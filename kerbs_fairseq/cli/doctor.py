@@ -51,7 +51,7 @@ def fixes() -> Iterator[str]:
         elif fix.name in fairseq_patches.skipped():
             state = f"left out by {fairseq_patches.SKIP_VARIABLE}"
         else:
-            state = "off: the plugin is" if plugin.fault else "off: not needed here"
+            state = "off: the plugin is not active" if plugin.fault else "off: not needed here"
         yield from entry(fix.name, state, fix.reason)
 
 
@@ -158,7 +158,7 @@ def report() -> tuple[str, int]:
         "Fixes to fairseq": fixes(),
         "Devices": devices(),
         "Use": iter([f"fairseq-train DATA --user-dir {commands.user_dir()} ..."]),
-        f"{len(faults)} problem{'s' * (len(faults) != 1)}" if faults else "All is well.": iter(faults),
+        f"{len(faults)} problem{'s' * (len(faults) != 1)}" if faults else "No problems found.": iter(faults),
     }
     blocks = ["\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in sections.items()]
     return "\n\n".join(blocks), len(faults)

@@ -155,19 +155,16 @@ def _check_before_training() -> None:
     from fairseq.sequence_generator import SequenceGenerator
     from fairseq.trainer import Trainer
 
-    from kerbs_fairseq.plugin.update_hook import say_if_senses_never_move
-
     build, search = Trainer.__init__, SequenceGenerator.__init__
 
-    def trainer(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+    def trainer(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
         common = getattr(cfg, "common", cfg)
         if getattr(common, "tpu", False) and importlib.util.find_spec("torch_xla") is None:
             refuse(
                 "fairseq takes --bf16 and --tpu for the use of a TPU, and torch_xla is not installed: on other devices "
                 "leave them out, or use fairseq-hydra-train with common.bf16=true"
             )
-        say_if_senses_never_move(model, getattr(getattr(cfg, "optimization", None), "max_update", 0))
-        build(self, cfg, task, model, *args, **kwargs)
+        build(self, cfg, *args, **kwargs)
 
     def generator(self: Any, models: Any, tgt_dict: Any, beam_size: int = 1, *args: Any, **kwargs: Any) -> None:
         if beam_size < 1:
@@ -268,8 +265,7 @@ FIXES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
     ),
     (
         "early-checks",
-        "--fp16 on a CPU, --bf16 without torch_xla and --beam 0 fail inside torch; they are refused, and a training in "
-        "which senses can never move says so when it starts",
+        "--fp16 on a CPU, --bf16 without torch_xla and --beam 0 fail inside torch; they are refused",
         _always,
         _check_before_training,
     ),

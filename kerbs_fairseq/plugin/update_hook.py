@@ -15,6 +15,7 @@ from fairseq.distributed import utils as distributed
 from fairseq.logging.meters import MetersDict, safe_round
 from fairseq.models.ema.ema import EMA
 from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
 from torch import Tensor
 
 from kerbs_fairseq.allocation.obstacles import obstacle
@@ -269,13 +270,25 @@ class Shown:
 
 
 def install() -> None:
-    """Call the hook after each update, and let averages of weights (``--store-ema``) follow the moves.
+    """Call the hook after each update; let averages of weights (``--store-ema``) follow the moves; warn if none can be.
 
     fairseq has no callback that runs once after each update of the parameters, so the ``optimizer_step`` of tasks calls
     the hook.
     """
     FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
     EMA._step_internal = following(EMA._step_internal)
+    Trainer.__init__ = warning_without_moves(Trainer.__init__)
+
+
+def warning_without_moves(build: Callable[..., None]) -> Callable[..., None]:
+    """Wrap ``Trainer.__init__`` so that a training in which senses can never move says so when it starts."""
+
+    @functools.wraps(build)
+    def trainer(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        say_if_senses_never_move(model, getattr(getattr(cfg, "optimization", None), "max_update", 0))
+        build(self, cfg, task, model, *args, **kwargs)
+
+    return trainer
 
 
 def following(step: Callable[..., None]) -> Callable[..., None]:

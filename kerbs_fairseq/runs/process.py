@@ -74,4 +74,5 @@ def run(
         finally:
             process.wait()
     if process.returncode != 0:
-        raise CommandFailed(f"{command[0]} failed ({process.returncode}), all it said is in {log}:\n{''.join(last)}")
+        end = "".join(last)
+        raise CommandFailed(f"{command[0]} failed ({process.returncode}); full log: {log}. Last lines:\n{end}")

@@ -5,7 +5,7 @@
 # Start:    recipes/lm_1b/prepare.sh
 #           recipes/lm_1b/prepare.sh --raw FOLDER --out FOLDER
 # Options:  --raw FOLDER   take shards from here (news.en-00001-of-00100 …, *.tokens or *.txt), or a corpus with its own
-#                          parts (ptb.train.txt, ptb.valid.txt, ptb.test.txt), for which --cut own is the word
+#                          parts (ptb.train.txt, ptb.valid.txt, ptb.test.txt), with --cut own
 #           --out FOLDER   work here (out/lm_1b)
 #           --cut 300000,10000,30000     sentences for train, valid and test, drawn at random; own: the corpus's parts
 #           --tokens raw|moses|words     BPE on the text as it is; on Moses tokens; or whole words
