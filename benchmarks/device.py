@@ -68,7 +68,7 @@ def costs(case: Case) -> dict[str, Cost]:
     """
     N, d, V = case.tokens, case.features, case.words
     S = round(case.ratio * V)
-    n = min(N, max(16, dispatch.CHUNK_ELEMENTS_ELSEWHERE // S))
+    n = min(N, max(16, dispatch.CHUNK_ELEMENTS_ON_GPU // S))
     return {
         "softmax": Cost(6.0 * d * V, (26 + 6 * d / N) * V + 6.0 * d),
         "KerBS": Cost(6.0 * d * S, (18 + 12 * d / n + 40 * d / N) * S + 50.0 * d),
@@ -130,7 +130,7 @@ def arms(case: Case, device: str, dtype: torch.dtype, smoothing: float) -> dict[
 
     def products(table: Senses) -> None:
         with torch.no_grad():
-            for part in h.split(dispatch.chunk_size(table.vectors)):
+            for part in h.split(dispatch.chunk_size(table.vectors, dispatch.backend_of(table.vectors))):
                 D = product(part, table.vectors.t()).to(dtype)
                 product(D, table.vectors)
                 product(D.t(), part)

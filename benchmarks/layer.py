@@ -8,7 +8,6 @@ features have the norm 13, as in a trained model. ``--grow`` varies one size aft
 import argparse
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -76,7 +75,7 @@ def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -
     w = torch.randn(case.words, case.features).mul_(case.features**-0.5).requires_grad_()
     target = torch.multinomial(zipf(case.words), case.tokens, replacement=True)
     mos = MixtureOfSoftmaxes(case.features, 3)
-    S, chunk = len(kerbs.vectors), dispatch.chunk_size(kerbs.vectors)
+    S, chunk = len(kerbs.vectors), dispatch.chunk_size(kerbs.vectors, dispatch.backend_of(kerbs.vectors))
 
     def learn(loss: Tensor) -> None:
         leaves = [x for s in (kerbs, few, at_most_4, at_most_64, one) for x in (s.vectors, s.theta, s.bias)]
@@ -89,8 +88,7 @@ def arms(case: Case, smoothing: float = 0.0, checkpoint: Optional[str] = None) -
         return lambda: learn(chunked_loss(h, senses, target, None, smoothing).loss)
 
     def plain_torch() -> None:
-        with mock.patch.object(dispatch, "is_compiled", return_value=False):
-            layer(kerbs)()
+        learn(chunked_loss(h, kerbs, target, None, smoothing, backend="torch").loss)
 
     def products() -> None:
         vectors = kerbs.vectors

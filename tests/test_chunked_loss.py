@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kerbs_fairseq.functional.backends import build, cpu
 from kerbs_fairseq.functional.backends.base import SenseConstants, kernel_values
-from kerbs_fairseq.functional.backends.dispatch import chunk_size
+from kerbs_fairseq.functional.backends.dispatch import BACKENDS, chunk_size
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
 from kerbs_fairseq.functional.reference import reference_loss
@@ -230,9 +230,9 @@ def test_the_chunk_size_changes_nothing(p: Problem, chunk: int) -> None:
 
 
 @no_backend
-@given(senses=st.integers(0, 10**8), device=st.sampled_from(["cpu", "meta"]))
-def test_automatic_chunks_shrink_as_senses_grow_and_never_vanish(senses: int, device: str) -> None:
-    size = chunk_size(torch.empty(1, device=device).expand(senses))
+@given(senses=st.integers(0, 10**8), device=st.sampled_from(["cpu", "meta"]), backend=st.sampled_from(list(BACKENDS)))
+def test_automatic_chunks_shrink_as_senses_grow_and_never_vanish(senses: int, device: str, backend: str) -> None:
+    size = chunk_size(torch.empty(1, device=device).expand(senses), backend)
     assert size >= 16
     assert size == 16 or size * senses <= 2**26
 

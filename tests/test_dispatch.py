@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+import layers
 import pytest
 import torch
 import triton_oracle
@@ -64,6 +65,42 @@ def test_the_environment_can_ask_for_a_backend(monkeypatch: pytest.MonkeyPatch) 
         assert_close(one, results[0], 1e-5)
 
 
+def test_the_layer_can_be_given_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stronger than the environment, in the loss and in decoding."""
+    monkeypatch.setenv("KERBS_BACKEND", "tpu")
+    features, target = layers.batch()
+    used: list[str] = []
+    results = []
+    for name in ("torch", "cpu") if dispatch.native().library else ("torch",):
+        backend = dispatch.BACKENDS[name]
+        of_words, of_loss = (
+            lambda *given, make=make, kind=f"{name} {kind}": used.append(kind) or make(*given)
+            for kind, make in (("words", backend.word_kernels), ("loss", backend.loss_kernels))
+        )
+        monkeypatch.setitem(dispatch.BACKENDS, name, backend._replace(word_kernels=of_words, loss_kernels=of_loss))
+        layer = layers.layer(backend=name)
+        loss = layer(features, target).loss
+        with torch.no_grad():
+            results.append((loss.detach(), layer.log_prob(features)))
+        assert used == [f"{name} loss", f"{name} words"]
+        used.clear()
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0])
+
+
+def test_a_backend_of_a_layer_that_cannot_be_used_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^backend=tpu: there are torch, cpu, triton$"):
+        layers.layer(backend="tpu")
+    with pytest.raises(ValueError, match=r"^backend=cpu has no effect with reference=True: give one of them$"):
+        layers.layer(backend="cpu", reference=True)
+    layer = layers.layer(backend="cpu").double()
+    features, target = layers.batch()
+    with pytest.raises(ValueError, match=r"^backend=cpu cannot be used here: it is for float32 on a CPU; "):
+        layer(features.double(), target)
+    if dispatch.native().library:
+        assert dispatch.describe(layer.float().senses.vectors, "cpu") == "cpu: selected by backend="
+
+
 def test_a_backend_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem()
     monkeypatch.setenv("KERBS_BACKEND", "tpu")
@@ -80,21 +117,21 @@ def test_a_backend_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch
 def test_which_backend_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = torch.zeros(3, 2)
     if dispatch.native().library:
-        assert dispatch.chosen(vectors).startswith("cpu: compiled")
-        assert dispatch.chosen(vectors.bfloat16()).startswith("cpu: compiled")
-    assert dispatch.chosen(vectors.double()) == "torch: float64 has no other"
-    assert dispatch.chosen(vectors.to("meta")) == "torch: meta has no other"
+        assert dispatch.describe(vectors).startswith("cpu: compiled")
+        assert dispatch.describe(vectors.bfloat16()).startswith("cpu: compiled")
+    assert dispatch.describe(vectors.double()) == "torch: float64 has no other"
+    assert dispatch.describe(vectors.to("meta")) == "torch: meta has no other"
     monkeypatch.setattr(dispatch, "is_compiled", lambda _: False)
     monkeypatch.setattr(dispatch, "native", lambda: build.Native(None, "no compiler"))
-    assert dispatch.chosen(vectors) == "torch: no compiler"
+    assert dispatch.describe(vectors) == "torch: no compiler"
     monkeypatch.setenv("KERBS_BACKEND", "torch")
-    assert dispatch.chosen(vectors) == "torch: KERBS_BACKEND asks for it"
+    assert dispatch.describe(vectors) == "torch: selected by KERBS_BACKEND"
     monkeypatch.delenv("KERBS_BACKEND")
     monkeypatch.setattr(dispatch.triton, "available", lambda *_: (True, "triton 3.9.0"))
     dispatch._triton_runs.cache_clear()
     with FakeTensorMode():
-        assert dispatch.chosen(torch.empty(3, 2, device="cuda", dtype=torch.float16)) == "triton: triton 3.9.0"
-        assert dispatch.chosen(torch.empty(3, 2, device="cuda").double()) == "torch: float64 has no other"
+        assert dispatch.describe(torch.empty(3, 2, device="cuda", dtype=torch.float16)) == "triton: triton 3.9.0"
+        assert dispatch.describe(torch.empty(3, 2, device="cuda").double()) == "torch: float64 has no other"
     dispatch._triton_runs.cache_clear()
 
 
@@ -110,7 +147,7 @@ def test_a_backend_that_cannot_run_is_one_line(
         for _ in range(2):
             run.criterion(run.model, batch(run))
     assert [r.getMessage() for r in caplog.records if "backend" in r.getMessage()] == [
-        "backend of the loss: torch: KERBS_BACKEND asks for it"
+        "backend of the loss: torch: selected by KERBS_BACKEND"
     ]
 
 

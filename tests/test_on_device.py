@@ -39,7 +39,7 @@ SENSES = (1, 2, 1, 1, 3, 1, 17, 2) * (400 if ON_GPU else 6) + (64, 1, 5)
 @pytest.fixture(scope="module", autouse=True)
 def which() -> None:
     name = torch.cuda.get_device_name(DEVICE) if ON_GPU else platform.processor()
-    backend = dispatch.chosen(torch.zeros(1, 1, device=DEVICE))
+    backend = dispatch.describe(torch.zeros(1, 1, device=DEVICE))
     print(f"\n{DEVICE}: {name}, torch {torch.__version__}, CUDA {torch.version.cuda}, backend {backend}")
     if ON_GPU and not os.environ.get(dispatch.VARIABLE):
         assert backend.startswith("triton"), "plain torch is right, but not what a GPU is tested for"

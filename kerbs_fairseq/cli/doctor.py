@@ -142,7 +142,7 @@ def problems() -> Iterator[str]:
                 )
         if trial().died:
             yield f"KerBS on this CPU: {trial().reason}; remove the cache of compiled kernels, or set KERBS_NATIVE=0"
-        names = importlib.import_module("kerbs_fairseq.functional.backends.dispatch").NAMES
+        names = importlib.import_module("kerbs_fairseq.functional.backends.dispatch").BACKENDS
         asked = os.environ.get(BACKEND, "")
         if asked and asked not in names:
             yield f"{BACKEND}={asked}: there are {', '.join(names)}; unset it, or name one of them"

@@ -21,7 +21,7 @@ from kerbs_fairseq.functional.backends.base import (
     norm_and_theta_gradients,
     products_table,
 )
-from kerbs_fairseq.functional.backends.dispatch import chunk_size, loss_kernels
+from kerbs_fairseq.functional.backends.dispatch import BACKENDS, backend_of, chunk_size
 from kerbs_fairseq.functional.backends.half_products import add_product, as_multiplied, gradient_dtype, product
 from kerbs_fairseq.functional.eager import eager
 from kerbs_fairseq.functional.kernel import at_least_float32, check_kernel, full_precision
@@ -42,6 +42,7 @@ class Batch(NamedTuple):
     weight: Tensor
     label_smoothing: float
     chunk: int
+    backend: str
 
 
 class Gradients(NamedTuple):
@@ -151,7 +152,8 @@ def over_chunks(batch: Batch, senses: Senses, want_gradients: bool) -> Outputs:
     N, (S, _), V, k = len(features), senses.vectors.shape, senses.index.n_words, senses.index.largest
     constants = SenseConstants.of(senses.vectors, senses.theta, senses.kernel)
     rounded = gradient_dtype(features.device, features.dtype)
-    all_norms, kernels = FeatureNorms.of(features, senses.kernel), loss_kernels(senses, constants, rounded)
+    all_norms = FeatureNorms.of(features, senses.kernel)
+    kernels = BACKENDS[batch.backend].loss_kernels(senses, constants, rounded)
     log_prob, sense_log_prob = batch.weight.new_empty(N), batch.weight.new_empty(N, k)
     log_prob_sum = batch.weight.new_empty(N) if batch.label_smoothing else None
     gradients = GradientSums(batch, senses, constants) if want_gradients else None
@@ -234,19 +236,21 @@ def chunked_loss(
     weight: Optional[Tensor] = None,
     label_smoothing: float = 0.0,
     chunk: int = 0,
+    backend: str = "",
 ) -> Loss:
     """Return Σ_n weight_n loss_n and log P(target) (tokens,), both differentiable, and log P of the target's senses.
 
     ``features`` (tokens, d), ``target`` (tokens,), ``weight`` (tokens,), without gradient, or None for 1. The loss is
     −log P(target), with label smoothing as fairseq defines it. ``chunk`` tokens are computed at a time; 0: an automatic
-    choice. Features and vectors of one half precision are multiplied in it; everything else is float32, or float64 if
-    that is given. Gradients have the dtype of the inputs.
+    choice. ``backend`` is the name of one; empty: an automatic choice. Features and vectors of one half precision are
+    multiplied in it; everything else is float32, or float64 if that is given. Gradients have the dtype of the inputs.
     """
     check_kernel(senses.kernel)
     h, vectors = as_multiplied(features, senses.vectors)
     theta, bias = (None if x is None else at_least_float32(x) for x in (senses.theta, senses.bias))
     dtype = mathematics(h.dtype)
     weight = h.new_ones(h.size(0), dtype=dtype) if weight is None else weight.detach().to(dtype)
-    batch = Batch(h, target, weight, label_smoothing, chunk or chunk_size(vectors))
+    name = backend_of(vectors, backend)
+    batch = Batch(h, target, weight, label_smoothing, chunk or chunk_size(vectors, name), name)
     with full_precision(h.device):
         return Loss(*_ChunkedLoss.apply(h, vectors, theta, bias, batch, senses, torch.is_grad_enabled()))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants, products_table
-from kerbs_fairseq.functional.backends.dispatch import chunk_size, word_kernels
+from kerbs_fairseq.functional.backends.dispatch import BACKENDS, backend_of, chunk_size
 from kerbs_fairseq.functional.backends.half_products import product
 from kerbs_fairseq.functional.backends.packed import PackedMatrix, can_pack
 from kerbs_fairseq.functional.kernel import at_least_float32, full_precision
@@ -23,10 +23,11 @@ class WordScorer:
 
     The rows of the sense table are copied in the order in which word sums read them, so later changes of the senses
     have no effect. ``keep`` (senses,) is a mask of the senses to use; every word must keep at least one.
+    ``backend`` is the name of one; empty: an automatic choice.
     """
 
     @torch.no_grad()
-    def __init__(self, senses: Senses, keep: Optional[Tensor] = None) -> None:
+    def __init__(self, senses: Senses, keep: Optional[Tensor] = None, backend: str = "") -> None:
         self.index = senses.index
         self._memory = threading.local()  # one product table per thread: allocating costs a tenth of the product
         index = senses.index
@@ -42,7 +43,8 @@ class WordScorer:
         self.senses = Senses(vectors, theta, bias, SenseIndex(index.sense_to_word[order], index.n_words), senses.kernel)
         with full_precision(vectors.device):
             constants = SenseConstants.of(vectors, theta, senses.kernel)
-            self.kernels = word_kernels(self.senses, constants)
+            self.backend = backend_of(vectors, backend)
+            self.kernels = BACKENDS[self.backend].word_kernels(self.senses, constants)
         self.packed = PackedMatrix(vectors, STEP_ROWS) if can_pack(vectors) else None
 
     @torch.no_grad()
@@ -51,7 +53,8 @@ class WordScorer:
         if features.dtype != self.senses.vectors.dtype:
             features = at_least_float32(features)
         with full_precision(features.device):
-            parts = [self.score(part) for part in features.split(chunk or chunk_size(self.senses.vectors))]
+            rows = chunk or chunk_size(self.senses.vectors, self.backend)
+            parts = [self.score(part) for part in features.split(rows)]
         return torch.cat(parts) if len(parts) != 1 else parts[0]
 
     def score(self, features: Tensor) -> Tensor:

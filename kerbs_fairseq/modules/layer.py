@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional.backends.dispatch import check_backend
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.decoding import WordScorer
 from kerbs_fairseq.functional.eager import eager
@@ -53,6 +54,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         word_bias: biases (words,) that are added to the initial biases of the senses
         chunk: tokens whose scores are in memory at a time; 0: an automatic choice
         reference: use the plain implementation, which keeps all scores in memory
+        backend: ``torch``, ``cpu`` or ``triton``; empty: the fastest that works, or that of ``KERBS_BACKEND``
         seed: seed of the allocation and the vectors
         decay: β, the decay of the moving statistics
         theta_rate, bias_rate: factors of the learning rates of θ and bias, under optimizers that normalize gradients
@@ -79,6 +81,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         word_bias: Optional[Tensor] = None,
         chunk: int = 0,
         reference: bool = False,
+        backend: str = "",
         seed: int = 1,
         decay: float = 0.01,
         power: float = 1.0,
@@ -94,6 +97,9 @@ class KernelizedBayesianSoftmax(nn.Module):
             raise ValueError(f"the words {list(single)} keep one sense: they must be in [0, {n_words - 1}]")
         if chunk < 0:
             raise ValueError(f"a chunk of {chunk} tokens: give a positive number, or 0 for an automatic choice")
+        check_backend(backend)
+        if backend and reference:
+            raise ValueError(f"backend={backend} has no effect with reference=True: give one of them")
         if word_vectors is None:
             generator = torch.Generator().manual_seed(seed)
             word_vectors = torch.randn(n_words, in_features, generator=generator) * in_features**-0.5
@@ -127,7 +133,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         )
         self.statistics = SenseStatistics(n_words, len(vectors), decay)
         self.in_features, self.chunk, self.reference = in_features, chunk, reference
-        self.prune = 0.0
+        self.backend, self.prune = backend, 0.0
 
     @property
     def n_words(self) -> int:
@@ -155,7 +161,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         if self.reference:
             result = reference_loss(features, senses, target, weight, label_smoothing)
         else:
-            result = chunked_loss(features, senses, target, weight, label_smoothing, self.chunk)
+            result = chunked_loss(features, senses, target, weight, label_smoothing, self.chunk, self.backend)
         if self.training and result.loss.requires_grad:
             self.count_when_differentiated(result, target, weight)
         return result.loss, result.log_prob
@@ -214,7 +220,7 @@ class KernelizedBayesianSoftmax(nn.Module):
 
     def word_scorer(self) -> WordScorer:
         """Return a scorer for the current senses. Not cached: changes through ``.data`` cannot be detected."""
-        return WordScorer(self.senses.senses(), self.used_senses(self.prune) if self.prune else None)
+        return WordScorer(self.senses.senses(), self.used_senses(self.prune) if self.prune else None, self.backend)
 
     @torch.no_grad()
     def used_senses(self, share: float) -> Tensor:

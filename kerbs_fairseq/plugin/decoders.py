@@ -9,7 +9,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.backends.dispatch import chosen
+from kerbs_fairseq.functional.backends.dispatch import describe
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
@@ -198,7 +198,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         """Log the backend at the first call, when the device is known; refuse one that cannot be used there."""
         if not self.backend_is_known and not self.head.reference:
             try:
-                logger.info("backend of the loss: %s", chosen(self.head.senses.vectors))
+                logger.info("backend of the loss: %s", describe(self.head.senses.vectors))
             except ValueError as error:
                 refuse(str(error))
             self.backend_is_known = True

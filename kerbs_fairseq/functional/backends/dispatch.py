@@ -1,12 +1,12 @@
-"""Choose the backend of the chunk kernels: the fastest that works on the device of the vectors.
+"""The registry of backends, and the choice of one: the fastest that works with the vectors of the senses.
 
-``KERBS_BACKEND=torch``, ``cpu`` or ``triton`` selects one of them; it is an error if that one cannot run.
+``backend=`` of the layer selects one, else ``KERBS_BACKEND`` does; it is an error if that one cannot run.
 """
 
 import functools
 import logging
 import os
-from typing import Callable, Optional
+from typing import Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -22,22 +22,61 @@ from kerbs_fairseq.functional.types import Senses
 
 logger = logging.getLogger(__name__)
 
-BACKENDS: dict[str, Callable[[Senses, Optional[SenseConstants]], ChunkKernels]] = {
-    "torch": TorchKernels,
-    "cpu": CpuKernels,
-}  # without Triton, whose kernels include the targets
-NAMES = (*BACKENDS, "triton")
 VARIABLE = "KERBS_BACKEND"
-CHUNK_ELEMENTS = {"compiled": 2**25, "cpu": 2**22}  # of D: a balance of fast products and use of the cache
-CHUNK_TOKENS = {"compiled": 512}  # products are not faster with more
-CHUNK_ELEMENTS_ELSEWHERE = 2**26  # enough to keep a GPU busy
+CHUNK_ELEMENTS = {"cpu": 2**25}  # of D: a balance of fast products and use of the cache
+CHUNK_TOKENS = {"cpu": 512}  # products are not faster with more
+CHUNK_ELEMENTS_ON_CPU, CHUNK_ELEMENTS_ON_GPU = 2**22, 2**26  # of the other backends; the latter keeps a GPU busy
 
 
-def backend_of(vectors: Tensor) -> str:
-    """Return the name of the backend for products with ``vectors`` (S, d)."""
-    asked = os.environ.get(VARIABLE, "")
-    if asked:
-        return forced(asked, vectors)
+class Backend(NamedTuple):
+    """How to make the kernels of a backend, and whether it can be used with given vectors, with the reason."""
+
+    available: Callable[[Tensor], tuple[bool, str]]
+    word_kernels: Callable[[Senses, Optional[SenseConstants]], WordKernels]
+    loss_kernels: Callable[[Senses, Optional[SenseConstants], Optional[torch.dtype]], LossKernels]
+
+    @classmethod
+    def without_targets(
+        cls,
+        available: Callable[[Tensor], tuple[bool, str]],
+        kernels: Callable[[Senses, Optional[SenseConstants]], ChunkKernels],
+    ) -> "Backend":
+        """Return a backend whose kernels treat all senses alike."""
+
+        def loss(senses: Senses, constants: Optional[SenseConstants], dtype: Optional[torch.dtype]) -> LossKernels:
+            return TargetsApart(kernels(senses, constants), senses, constants, dtype)
+
+        return cls(available, kernels, loss)
+
+
+BACKENDS = {
+    "torch": Backend.without_targets(lambda _: (True, "any device and precision"), TorchKernels),
+    "cpu": Backend.without_targets(
+        lambda vectors: (is_compiled(vectors), f"it is for float32 on a CPU; {native().reason}"), CpuKernels
+    ),
+    "triton": Backend(
+        lambda vectors: triton.available(vectors.device, vectors.dtype),
+        lambda senses, _: TritonKernels(senses),
+        lambda senses, _, dtype: TritonKernels(senses, dtype),
+    ),
+}
+
+
+def check_backend(name: str, argument: str = "backend=") -> None:
+    """Raise ValueError unless there is a backend of this name, or it is empty."""
+    if name and name not in BACKENDS:
+        raise ValueError(f"{argument}{name}: there are {', '.join(BACKENDS)}")
+
+
+def backend_of(vectors: Tensor, backend: str = "") -> str:
+    """Return the name of the backend for products with ``vectors`` (S, d); ``backend`` selects it, unless empty."""
+    name, argument = (backend, "backend=") if backend else (os.environ.get(VARIABLE, ""), f"{VARIABLE}=")
+    if name:
+        check_backend(name, argument)
+        able, reason = BACKENDS[name].available(vectors)
+        if not able:
+            raise ValueError(f"{argument}{name} cannot be used here: {reason}")
+        return name
     if is_compiled(vectors):
         return "cpu"
     if vectors.device.type == "cuda" and vectors.dtype != torch.float64 and _triton_runs(vectors.device):
@@ -45,25 +84,13 @@ def backend_of(vectors: Tensor) -> str:
     return "torch"
 
 
-def forced(asked: str, vectors: Tensor) -> str:
-    """Return the backend that the environment selects; raise ValueError with the reason if it cannot be used."""
-    if asked not in NAMES:
-        raise ValueError(f"{VARIABLE}={asked}: there are {', '.join(NAMES)}")
-    able, reason = True, ""
-    if asked == "cpu":
-        able, reason = is_compiled(vectors), f"it is for float32 on a CPU; {native().reason}"
-    elif asked == "triton":
-        able, reason = triton.available(vectors.device, vectors.dtype)
-    if not able:
-        raise ValueError(f"{VARIABLE}={asked} cannot be used here: {reason}")
-    return asked
-
-
-def chosen(vectors: Tensor) -> str:
-    """Describe the backend for products with ``vectors`` and why it was chosen."""
-    name = backend_of(vectors)
-    if os.environ.get(VARIABLE):
-        reason = f"{VARIABLE} asks for it"
+def describe(vectors: Tensor, backend: str = "") -> str:
+    """Return the backend for products with ``vectors`` and why it was chosen."""
+    name = backend_of(vectors, backend)
+    if backend:
+        reason = "selected by backend="
+    elif os.environ.get(VARIABLE):
+        reason = f"selected by {VARIABLE}"
     elif name == "triton":
         reason = triton.available(vectors.device, vectors.dtype)[1]
     elif name == "cpu":
@@ -85,24 +112,8 @@ def _triton_runs(device: torch.device) -> bool:
     return able
 
 
-def word_kernels(senses: Senses, constants: Optional[SenseConstants]) -> WordKernels:
-    """Return the kernels for decoding."""
-    name = backend_of(senses.vectors)
-    return TritonKernels(senses) if name == "triton" else BACKENDS[name](senses, constants)
-
-
-def loss_kernels(
-    senses: Senses, constants: Optional[SenseConstants], gradient_dtype: Optional[torch.dtype] = None
-) -> LossKernels:
-    """Return the kernels for the loss, with the gradient w.r.t. D in ``gradient_dtype`` if one is given."""
-    name = backend_of(senses.vectors)
-    if name == "triton":
-        return TritonKernels(senses, gradient_dtype)
-    return TargetsApart(BACKENDS[name](senses, constants), senses, constants, gradient_dtype)
-
-
-def chunk_size(vectors: Tensor) -> int:
-    """Return the tokens per chunk for products with ``vectors`` (S, d), a compromise between speed and memory."""
-    where = "compiled" if is_compiled(vectors) else vectors.device.type
-    tokens = CHUNK_ELEMENTS.get(where, CHUNK_ELEMENTS_ELSEWHERE) // max(len(vectors), 1)
-    return max(16, min(tokens, CHUNK_TOKENS.get(where, tokens)))
+def chunk_size(vectors: Tensor, name: str) -> int:
+    """Return the tokens per chunk of the backend ``name`` with ``vectors`` (S, d): fast, and little memory."""
+    others = CHUNK_ELEMENTS_ON_CPU if vectors.device.type == "cpu" else CHUNK_ELEMENTS_ON_GPU
+    tokens = CHUNK_ELEMENTS.get(name, others) // max(len(vectors), 1)
+    return max(16, min(tokens, CHUNK_TOKENS.get(name, tokens)))
