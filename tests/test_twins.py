@@ -10,7 +10,6 @@ import torch
 from fairseq import checkpoint_utils, models, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from inprocess import (
-    FAMILIES,
     TWINS,
     batch,
     kinds,
@@ -22,7 +21,6 @@ from inprocess import (
     settings_of,
     trainer,
 )
-from omegaconf import open_dict
 
 from kerbs_fairseq.plugin import models as twins
 from kerbs_fairseq.plugin.unsupported import REASONS
@@ -74,7 +72,6 @@ def test_a_twin_of_other_sizes_is_made_like_the_one_that_is_trained(base: str, a
 
 
 def adaptive_by_default(arch: str) -> bool:
-    import argparse
 
     args = argparse.Namespace()
     models.ARCH_CONFIG_REGISTRY[arch](args)
@@ -87,7 +84,6 @@ def test_some_architectures_are_adaptive_by_default() -> None:
 
 
 def test_a_twin_has_the_defaults_of_its_architecture() -> None:
-    import argparse
 
     for base, arch in TWINS:
         prefix, _, stock_arch = arch.partition("_")
@@ -304,59 +300,6 @@ def test_a_trained_model_needs_no_counts(
 def test_mistakes_are_explained(data_for, options: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         prepare(data_for("lstm"), "lstm", f"--arch kerbs_lstm --criterion kerbs_cross_entropy {options}")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [("--mos-components 0", "0 components"), ("--mos-dropout -0.1", "a dropout of -0.1")]
-)
-def test_bad_options_of_a_mixture_are_explained(data_for, options: str, message: str) -> None:
-    with pytest.raises(ValueError, match=f"{message}.* See the --mos-… options in --help"):
-        prepare(data_for("lstm"), "lstm", f"--arch mos_lstm {options}")
-
-
-@pytest.mark.parametrize("base", FAMILIES)
-def test_a_mixture_from_the_identity_starts_as_the_stock_model(data_for, base: str) -> None:
-    stock = prepare(data_for(base), base, f"--arch {FAMILIES[base]}")
-    twin = prepare(data_for(base), base, f"--arch mos_{FAMILIES[base]} --mos-init identity")
-    sample = batch(stock)
-    for train in (True, False):
-        stock.model.train(train)
-        twin.model.train(train)
-        torch.testing.assert_close(log_probs(twin, sample), log_probs(stock, sample), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "dropout"),
-    [
-        ("--dropout 0.3", 0.3),
-        ("--dropout 0.3 --mos-dropout 0.1", 0.1),
-        ("--dropout 0.3 --mos-init identity", 0.0),
-        ("--dropout 0.3 --mos-init identity --mos-dropout 0.2", 0.2),
-    ],
-)
-def test_dropout_of_the_latents_follows_that_of_the_model(data_for, options: str, dropout: float) -> None:
-    run = prepare(data_for("gru_lm"), "gru_lm", f"--arch mos_gru_lm {options}")
-    assert run.model.decoder.head.dropout.p == dropout
-
-
-@pytest.mark.parametrize("base", ["lstm", "gru_lm"])  # options as a namespace, and as a dataclass
-def test_mixtures_of_version_0_1_are_loaded(data_for, base: str) -> None:
-    run = prepare(data_for(base), base, f"--arch mos_{base}")
-    state = run.model.state_dict()
-    assert {name for name in state if "head" in name} == {
-        f"decoder.head.{name}" for name in ("latent.weight", "latent.bias", "prior.weight")
-    }
-    saved = run.cfg.model
-    for name in ("mos_init", "mos_dropout"):  # which a checkpoint of that version does not have
-        if isinstance(saved, argparse.Namespace):
-            delattr(saved, name)
-        else:
-            with open_dict(saved):
-                del saved[name]
-    again = run.task.build_model(saved, from_checkpoint=True)
-    again.load_state_dict(state)
-    sample = batch(run)
-    torch.testing.assert_close(again(**sample["net_input"])[0], run.model(**sample["net_input"])[0])
 
 
 def test_checkpoint_with_another_vocabulary_is_refused(data_for) -> None:
