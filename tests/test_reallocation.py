@@ -308,7 +308,7 @@ def test_average_that_is_updated_seldom_follows_moves(pairs: Path) -> None:
     assert torch.equal(average.sense_to_word, table.sense_to_word)
 
 
-def test_a_worker_that_ran_out_of_memory_takes_part_with_nothing(pairs: Path) -> None:
+def test_a_worker_that_ran_out_of_memory_counts_nothing(pairs: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = make(pairs, OFTEN)
     training = trainer(run)
     _, statistics = parts_of(run)
@@ -319,8 +319,12 @@ def test_a_worker_that_ran_out_of_memory_takes_part_with_nothing(pairs: Path) ->
     assert statistics.in_use
     loss.backward()
     training.zero_grad()  # backward failed: what was counted goes with the gradients
-    run.model.decoder.update_hook.after_update(run.model.decoder, training.optimizer, 1)
+    for number in range(1, 5):  # with two events
+        run.model.decoder.update_hook.after_update(run.model.decoder, training.optimizer, number)
     assert not statistics.tokens.any()
+    assert int(statistics.moves) == 0
+    (warning,) = (r.message for r in caplog.records if "no senses moved" in r.message)
+    assert warning.startswith("no senses moved after update 2: there are no statistics since the last event")
 
 
 def test_a_model_is_built_without_the_strategy_it_was_trained_with(pairs: Path) -> None:
@@ -338,9 +342,8 @@ def test_stock_criterion_trains_and_says_that_senses_stay(pairs: Path, caplog: p
         for number in (1, 2, 3):
             update(training, run, number)
     assert torch.equal(parts_of(run)[0].sense_to_word, before)
-    warnings = [r.message for r in caplog.records if "senses do not move" in r.message]
-    assert len(warnings) == 1
-    assert "--criterion kerbs_cross_entropy" in warnings[0]
+    (warning,) = (r.message for r in caplog.records if "senses do not move" in r.message)
+    assert "--criterion kerbs_cross_entropy" in warning
 
 
 @pytest.mark.parametrize("kernel", ["dot", "released"])

@@ -179,6 +179,12 @@ def test_mistakes_are_explained() -> None:
     with pytest.raises(RuntimeError, match="there are no statistics"):
         moving.step()
     learn(module, optimizer, 1)
+    assert moving.step() is not None
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(RuntimeError, match="there are no statistics since the last event: train with the loss"):
+        moving.step()
+    assert torch.equal(module.senses.sense_to_word, before["senses.sense_to_word"])
+    assert torch.equal(module.senses.vectors, before["senses.vectors"])
     module.to("meta")
     with pytest.raises(RuntimeError, match="moved from cpu to meta"):
         moving.step()

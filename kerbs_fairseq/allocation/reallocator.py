@@ -22,6 +22,16 @@ WITHOUT_THRESHOLD = ("loss", "released")  # strategies that do not use it
 SPLIT_NOISE = 0.5  # in standard deviations of all vectors
 
 
+class NoStatistics(RuntimeError):
+    """Nothing was counted, so that there is nothing to plan moves from."""
+
+    def __init__(self, since: str = "") -> None:
+        super().__init__(
+            f"there are no statistics{since}: train with the loss of the layer (forward or loss, in training mode, and "
+            "backward) before step()"
+        )
+
+
 class Event(NamedTuple):
     """A reallocation event: the number of the update, the moves, and the situation before them."""
 
@@ -108,7 +118,10 @@ class Reallocator:
         self.updates = int(state["updates"])
 
     def step(self) -> Optional[Event]:
-        """Update the statistics after an update of the parameters, and move senses if an event is due."""
+        """Update the statistics after an update of the parameters, and move senses if an event is due.
+
+        Raises RuntimeError if nothing was counted, at all or since the last event.
+        """
         return self.after_update(self.updates + 1)
 
     def after_update(self, update: int) -> Optional[Event]:
@@ -120,10 +133,7 @@ class Reallocator:
                 "move it first, then make the optimizer and the Reallocator"
             )
         if not statistics.in_use:
-            raise RuntimeError(
-                "there are no statistics: train with the loss of the layer (forward or loss, in training mode, and "
-                "backward) before step()"
-            )
+            raise NoStatistics
         if vectors.requires_grad and vectors.grad is None:  # dropped: this worker ran out of memory
             statistics.forget_waiting()
         statistics.update(self._summing())
@@ -150,6 +160,8 @@ class Reallocator:
         """Plan and apply the moves of one event."""
         statistics = self.layer.statistics
         situation = situation_of(self.layer, self.threshold, self.power)
+        if not bool(situation.tokens.any()):  # the same on every worker
+            raise NoStatistics(" since the last event")
         moves = self.strategy.plan(situation)
         problem = problem_of(moves, situation)
         if problem:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.allocation.policy import STRATEGIES
-from kerbs_fairseq.allocation.reallocator import Event, Reallocator, check_schedule
+from kerbs_fairseq.allocation.reallocator import Event, NoStatistics, Reallocator, check_schedule
 from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin import head_rate
@@ -47,6 +47,7 @@ class UpdateHook:
     shown: "Optional[Shown]" = None
     head_rate: float = 1.0
     resolved: dict[str, Any] = field(default_factory=dict)  # options whose values come from a preset or --seed
+    warned: bool = False  # of an event without statistics
 
     @classmethod
     def from_options(cls, args: Any, given: list[str]) -> "UpdateHook":
@@ -86,15 +87,29 @@ class UpdateHook:
         if not head.statistics.in_use:
             return
         self.reallocator.optimizer = optimizer
+        event, moved = None, None
         try:
             event = self.reallocator.after_update(update)
+        except NoStatistics:  # all updates since the last event were dropped, as when workers run out of memory
+            self.warn_of_no_statistics(update)
+            moved = 0
         except ValueError as error:
             refuse(str(error))
         if event is not None:
             self.report(decoder, event)
+            moved = len(event.moves)
         if self.shown is None:
             self.shown = Shown(head)
-        self.shown.log(update, None if event is None else len(event.moves))
+        self.shown.log(update, moved)
+
+    def warn_of_no_statistics(self, update: int) -> None:
+        """Log, once, that an event made no moves because nothing was counted before it."""
+        if not self.warned and is_first_worker():
+            logger.warning(
+                f"no senses moved after update {update}: there are no statistics since the last event. Were all "
+                "batches skipped, or has their loss no gradient?"
+            )
+        self.warned = True
 
     def begin(self, decoder: Any, optimizer: Any, update: int) -> Reallocator:
         """Build the Reallocator at the first update of this process; refuse what cannot work; begin the move log."""
