@@ -363,10 +363,10 @@ def test_other_kernels_move_too(pairs: Path, kernel: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--kerbs-reallocate-every -1", "--kerbs-reallocate-every -1: a number of updates, or 0 for never"),
-        ("--kerbs-reallocate-after -1", "--kerbs-reallocate-after -1: a number of updates"),
-        ("--kerbs-reallocate-until 10", "--kerbs-reallocate-until 10: not before --kerbs-reallocate-after"),
-        ("--kerbs-reallocate-until -1 --kerbs-reallocate-after 0", "--kerbs-reallocate-until -1: not before"),
+        ("--kerbs-reallocate-every -1", "--kerbs-reallocate-every -1: must be a number of updates, or 0 for never"),
+        ("--kerbs-reallocate-after -1", "--kerbs-reallocate-after -1: must be a number of updates"),
+        ("--kerbs-reallocate-until 10", "until 10: must not be before --kerbs-reallocate-after 1000"),
+        ("--kerbs-reallocate-until -1 --kerbs-reallocate-after 0", "until -1: must not be before"),
         ("--kerbs-decay 0", "the decay β of the statistics is 0: it must lie between 0 and 1"),
         ("--kerbs-decay 1", "the decay β of the statistics is 1"),
         ("--kerbs-threshold 0.5", "--kerbs-threshold 0.5: log P is never above 0"),

@@ -162,9 +162,12 @@ def test_mistakes_are_explained() -> None:
     for options, message in (
         ({"strategy": "best"}, "unknown strategy 'best': one of idle, loss, paper, released"),
         ({"moved_vector": "copy"}, "unknown moved vector 'copy': one of keep, split"),
-        ({"every": -1}, "every -1: a number of updates"),
-        ({"after": 10, "until": 9}, "until 9: not before after"),
-        ({"threshold": 1.0}, "log P is never above 0"),
+        ({"every": -1}, "^every=-1: must be a number of updates, or 0 for never$"),
+        ({"every": 1.5}, "^every=1.5: must be a whole number of updates$"),
+        ({"until": None}, "^until=None: must be a whole number of updates$"),
+        ({"after": -1}, "^after=-1: must be a number of updates, at least 0$"),
+        ({"after": 10, "until": 9}, "^until=9: must not be before after=10; 0 means no end$"),
+        ({"threshold": 1.0}, "^threshold=1: log P is never above 0"),
         ({"moved_vector": "split", "split_noise": -1.0}, "split noise of -1"),
         ({"moved_vector": "split", "split_noise": math.inf}, "split noise of inf"),
         ({"moved_vector": "keep", "split_noise": 0.1}, "split_noise has no effect with moved_vector='keep'"),
@@ -173,6 +176,8 @@ def test_mistakes_are_explained() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             Reallocator(module, optimizer, **options)
+    with pytest.raises(TypeError, match="optimizer=None: must be the optimizer that trains the layer"):
+        Reallocator(module, None)
     with pytest.raises(ValueError, match="the optimizer does not hold a parameter of the layer"):
         Reallocator(module, torch.optim.SGD(layer().parameters(), 0.1))
     moving = Reallocator(module, optimizer, 1, 0)

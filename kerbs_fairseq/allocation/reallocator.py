@@ -5,6 +5,7 @@ plans the same moves; nothing else has to be communicated.
 """
 
 import math
+import numbers
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -97,6 +98,8 @@ class Reallocator:
         self._sum, self._group = sum_over_workers, process_group
         self._device = layer.senses.vectors.device
         if every:
+            if optimizer is None:
+                raise TypeError("optimizer=None: must be the optimizer that trains the layer, or give every=0")
             for parameter in self.parameters():
                 ParameterRows(optimizer, parameter)  # raises if the optimizer does not hold it
 
@@ -226,17 +229,21 @@ class Reallocator:
 
 
 def check_schedule(
-    every: int, after: int, until: int, threshold: Optional[float], name: Callable[[str], str] = str
+    every: int, after: int, until: int, threshold: Optional[float], name: Callable[[str], str] = "{}=".format
 ) -> None:
-    """Raise ValueError for an invalid schedule; ``name`` maps an argument to the name under which the user gave it."""
+    """Raise ValueError for an invalid schedule; ``name`` maps an argument to what the user wrote before its value."""
+    updates: dict[str, Any] = {"every": every, "after": after, "until": until}
+    for argument, value in updates.items():
+        if not isinstance(value, numbers.Integral):
+            raise ValueError(f"{name(argument)}{value}: must be a whole number of updates")
     if every < 0:
-        raise ValueError(f"{name('every')} {every}: a number of updates, or 0 for never")
+        raise ValueError(f"{name('every')}{every}: must be a number of updates, or 0 for never")
     if after < 0:
-        raise ValueError(f"{name('after')} {after}: a number of updates, at least 0")
+        raise ValueError(f"{name('after')}{after}: must be a number of updates, at least 0")
     if until and until < max(1, after):
-        raise ValueError(f"{name('until')} {until}: not before {name('after')} ({after}), or 0 for no end")
+        raise ValueError(f"{name('until')}{until}: must not be before {name('after')}{after}; 0 means no end")
     if threshold is not None and not threshold <= 0:
-        raise ValueError(f"{name('threshold')} {threshold:g}: log P is never above 0, so a threshold is 0 or less")
+        raise ValueError(f"{name('threshold')}{threshold:g}: log P is never above 0, so a threshold is 0 or less")
 
 
 def rounds(moves: list[Move], situation: Situation) -> list[tuple[list[int], list[int]]]:

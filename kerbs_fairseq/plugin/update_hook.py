@@ -54,7 +54,7 @@ class UpdateHook:
         """Read ``--kerbs-…``, or refuse the values; ``given`` are the names of the options that were given."""
         every, after, until = args.kerbs_reallocate_every, args.kerbs_reallocate_after, args.kerbs_reallocate_until
         try:
-            check_schedule(every, after, until, args.kerbs_threshold, option)
+            check_schedule(every, after, until, args.kerbs_threshold, lambda name: f"{option(name)} ")
         except ValueError as error:
             refuse(str(error))
         if not 0 <= args.kerbs_split_noise < float("inf"):
