@@ -27,10 +27,12 @@ def test_healthy_environment() -> None:
         assert " ".join(fix.reason.split()) in " ".join(done.stdout.split())
 
 
-def test_wrong_version(tmp_path: Path) -> None:
-    done = start("kerbs-doctor", env=pretend(tmp_path, "hydra-core", "1.0.7"), fresh=True)
+@pytest.mark.parametrize(("package", "version"), [("hydra-core", "1.0.7"), ("torch", "1.13.1")])
+def test_wrong_version(tmp_path: Path, package: str, version: str) -> None:
+    done = start("kerbs-doctor", env=pretend(tmp_path, package, version), fresh=True)
     assert done.returncode == 1
-    assert "1 problem\n  hydra-core 1.0.7 is not supported" in done.stdout
+    assert done.stderr == ""
+    assert f"1 problem\n  {package} {version} is not supported" in done.stdout
     assert "checkpoint-load     off: the plugin is not active" in done.stdout
 
 

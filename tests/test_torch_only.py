@@ -143,4 +143,9 @@ def test_old_torch_is_one_clear_error(tmp_path: Path) -> None:
     env = pretend(tmp_path, "torch", "1.13.1")
     done = run([sys.executable, "-c", "from kerbs_fairseq import KernelizedBayesianSoftmax"], env)
     assert done.returncode == 1
-    assert "kerbs_fairseq: torch 1.13.1 is not supported (>=2.6,<3 is): pip install" in done.stderr.splitlines()[-1]
+    message = "kerbs_fairseq: torch 1.13.1 is not supported (>=2.6,<3 is): pip install"
+    assert message in done.stderr.splitlines()[-1]
+    done = run([str(BIN / "kerbs-average"), "--help"], env)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"kerbs-average: {message}")
+    assert len(done.stderr.splitlines()) == 1

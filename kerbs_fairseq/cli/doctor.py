@@ -101,20 +101,25 @@ def devices() -> Iterator[str]:
             yield f"cuda:{i}, {torch.cuda.get_device_name(i)}, {memory:.0f} GiB; KerBS on it: {on_gpu(i)}"
     else:
         yield "no CUDA device: give --cpu or train on the CPU as it is; --fp16 and --bf16 need a GPU"
-        yield f"the Triton kernels for a GPU: {triton().available()[1]}"
+        yield f"the Triton kernels for a GPU: {triton()[1]}"
     asked = os.environ.get(BACKEND)
     if asked:
         yield f"{BACKEND}={asked} asks for one backend, whatever the device"
 
 
-def triton() -> Any:
-    """Return the Triton backend; imported late, because it imports torch."""
-    return importlib.import_module("kerbs_fairseq.functional.backends.triton")
+def triton(device: Any = None) -> tuple[bool, str]:
+    """Return whether the Triton kernels run on a ``torch.device``, and the reason."""
+    try:
+        backend = importlib.import_module("kerbs_fairseq.functional.backends.triton")
+    except requirements.NotSupported as error:  # torch is too old
+        return False, str(error)
+    able, reason = backend.available(device)
+    return able, reason
 
 
 def on_gpu(number: int) -> str:
     """Return which backend a GPU gets, and why."""
-    able, reason = triton().available(importlib.import_module("torch").device("cuda", number))
+    able, reason = triton(importlib.import_module("torch").device("cuda", number))
     return f"Triton kernels, {reason}" if able else f"plain torch, which is slower: {reason}"
 
 

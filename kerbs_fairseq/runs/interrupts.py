@@ -1,4 +1,7 @@
-"""Handle Ctrl-C and missing packages while one of our commands is still importing. Imports little itself."""
+"""Handle Ctrl-C and packages that are missing or too old while one of our commands is still importing.
+
+Imports little itself.
+"""
 
 import os
 import signal
@@ -21,13 +24,22 @@ def watch() -> None:
     if name.startswith("kerbs-") and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
     if name.startswith("kerbs-"):
-        sys.excepthook = say_what_is_missing
+        sys.excepthook = say_what_is_wrong
 
 
-def say_what_is_missing(kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-    """Print one line if a package is missing that one of our extras would install; else the traceback."""
+def say_what_is_wrong(kind: type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    """Print one line for a UserError, or if a package is missing that one of our extras installs; else the traceback.
+
+    A UserError during an import says which version of a package is needed.
+    """
     from importlib import metadata
 
+    from kerbs_fairseq.runs import errors
+
+    name = os.path.basename(sys.argv[0])
+    if isinstance(error, errors.UserError):
+        errors.say(f"{name}: {errors.lines(error)}")
+        return
     missing = str(getattr(error, "name", "")).partition(".")[0] if kind is ModuleNotFoundError else ""
     lines = (metadata.requires("kerbs-fairseq") or []) if missing else []
     fitting = [line for line in lines if line.startswith(missing) and "extra == " in line]
@@ -35,5 +47,4 @@ def say_what_is_missing(kind: type[BaseException], error: BaseException, trace: 
     if not extras:
         sys.__excepthook__(kind, error, trace)
         return
-    name = os.path.basename(sys.argv[0])
     print(f'{name}: {missing} is not installed: pip install "kerbs-fairseq[{extras[0]}]"', file=sys.stderr)
