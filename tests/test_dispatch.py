@@ -127,7 +127,7 @@ def test_which_backend_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERBS_BACKEND", "torch")
     assert dispatch.describe(vectors) == "torch: selected by KERBS_BACKEND"
     monkeypatch.delenv("KERBS_BACKEND")
-    monkeypatch.setattr(dispatch.triton, "available", lambda *_: (True, "triton 3.9.0"))
+    monkeypatch.setattr(triton_backend, "available", lambda *_: (True, "triton 3.9.0"))
     dispatch._triton_runs.cache_clear()
     with FakeTensorMode():
         assert dispatch.describe(torch.empty(3, 2, device="cuda", dtype=torch.float16)) == "triton: triton 3.9.0"
@@ -152,7 +152,7 @@ def test_a_backend_that_cannot_run_is_one_line(
 
 
 def test_a_gpu_without_triton_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(dispatch.triton, "available", lambda *_: (False, "no Triton here"))
+    monkeypatch.setattr(triton_backend, "available", lambda *_: (False, "no Triton here"))
     dispatch._triton_runs.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert not dispatch._triton_runs(torch.device("cuda:0"))

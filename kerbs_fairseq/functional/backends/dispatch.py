@@ -6,16 +6,15 @@
 import functools
 import logging
 import os
+from types import ModuleType
 from typing import Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.backends import triton
 from kerbs_fairseq.functional.backends.base import ChunkKernels, LossKernels, SenseConstants, WordKernels
 from kerbs_fairseq.functional.backends.build import native
 from kerbs_fairseq.functional.backends.cpu import CpuKernels, is_compiled
-from kerbs_fairseq.functional.backends.gpu import TritonKernels
 from kerbs_fairseq.functional.backends.targets import TargetsApart
 from kerbs_fairseq.functional.backends.torch import TorchKernels
 from kerbs_fairseq.functional.types import Senses
@@ -49,15 +48,28 @@ class Backend(NamedTuple):
         return cls(available, kernels, loss)
 
 
+def gpu() -> ModuleType:
+    """Return the module with the Triton kernels; imported on first use, because importing triton is slow."""
+    from kerbs_fairseq.functional.backends import gpu
+
+    return gpu
+
+
+def triton_available(vectors: Tensor) -> tuple[bool, str]:
+    """Return whether the Triton kernels run with ``vectors`` (S, d), and the reason."""
+    able, reason = gpu().triton.available(vectors.device, vectors.dtype)
+    return able, reason
+
+
 BACKENDS = {
     "torch": Backend.without_targets(lambda _: (True, "any device and precision"), TorchKernels),
     "cpu": Backend.without_targets(
         lambda vectors: (is_compiled(vectors), f"it is for float32 on a CPU; {native().reason}"), CpuKernels
     ),
     "triton": Backend(
-        lambda vectors: triton.available(vectors.device, vectors.dtype),
-        lambda senses, _: TritonKernels(senses),
-        lambda senses, _, dtype: TritonKernels(senses, dtype),
+        triton_available,
+        lambda senses, _: gpu().TritonKernels(senses),
+        lambda senses, _, dtype: gpu().TritonKernels(senses, dtype),
     ),
 }
 
@@ -91,22 +103,21 @@ def describe(vectors: Tensor, backend: str = "") -> str:
         reason = "selected by backend="
     elif os.environ.get(VARIABLE):
         reason = f"selected by {VARIABLE}"
-    elif name == "triton":
-        reason = triton.available(vectors.device, vectors.dtype)[1]
-    elif name == "cpu":
-        reason = native().reason
     elif vectors.dtype == torch.float64:
         reason = "float64 has no other"
+    elif vectors.device.type == "cpu":
+        reason = native().reason
+    elif vectors.device.type == "cuda":
+        reason = triton_available(vectors)[1]
     else:
-        known = {"cpu": native().reason, "cuda": triton.available(vectors.device, vectors.dtype)[1]}
-        reason = known.get(vectors.device.type, f"{vectors.device.type} has no other")
+        reason = f"{vectors.device.type} has no other"
     return f"{name}: {reason}"
 
 
 @functools.cache
 def _triton_runs(device: torch.device) -> bool:
     """Return whether the Triton kernels run on a GPU; log a warning once if not."""
-    able, reason = triton.available(device)
+    able, reason = gpu().triton.available(device)
     if not able:
         logger.warning(f"KerBS on {device} runs in plain torch, which is slower: {reason}")
     return able
