@@ -56,10 +56,10 @@ def interpreted_wide() -> Iterator[None]:
 
 def chunk_totals(
     chunk: backend.Chunk, words: CompressedRows, target: Tensor, smoothing: bool = False
-) -> backend.ChunkTotals:
+) -> backend.TritonTotals:
     totals = backend.forward(chunk)
     word = backend.word_logsumexp(chunk, totals.top, words) if smoothing else None
-    return backend.ChunkTotals(totals, backend.target_logsumexp(chunk, totals.top, words, target), word)
+    return backend.TritonTotals(totals, backend.target_logsumexp(chunk, totals.top, words, target), word)
 
 
 def relative(found: Tensor, right: Tensor) -> float:
@@ -87,7 +87,7 @@ def test_every_value_of_the_kernel(kernel: str, thetas: tuple[float, ...], withi
     constants, words = backend.sense_constants(vectors, theta, None, kernel), SenseIndex(torch.arange(S), S).compressed
     chunk = backend.Chunk(D.clone(), h_norm, 1 / h_norm, constants)
     target, sums = torch.zeros(1, dtype=torch.int32), torch.zeros(4, S)
-    totals, weights = chunk_totals(chunk, words, target, smoothing=True), backend.Weights(0 * one, 0 * one, -one)
+    totals, weights = chunk_totals(chunk, words, target, smoothing=True), backend.TritonWeights(0 * one, 0 * one, -one)
     slope = backend.backward(chunk, totals, weights, target, torch.arange(S, dtype=torch.int32), sums).squeeze(0)
     w_norm = vectors.double().norm(dim=1)
     c, t = (D.squeeze(0) / h_norm.double() / w_norm).requires_grad_(), theta.double().requires_grad_()
@@ -206,7 +206,7 @@ def test_repeats_are_equal_and_sums_grow() -> None:
     for start in (torch.zeros(4, constants.S), torch.full((4, constants.S), 64.0)):
         chunk = backend.Chunk(p.features @ p.vectors.t(), norm, 1 / norm, constants)
         totals = chunk_totals(chunk, words, target)
-        backend.backward(chunk, totals, backend.Weights(one, one), target, p.sense_to_word.int(), start)
+        backend.backward(chunk, totals, backend.TritonWeights(one, one), target, p.sense_to_word.int(), start)
         found.append(start)
     torch.testing.assert_close(found[1] - 64, found[0], rtol=0, atol=2e-5)
 
@@ -235,7 +235,7 @@ def test_nothing_else_is_written(padding: int) -> None:
     sums, log_probs = guarded(4, S, S), guarded(n, V, V)
     backend.word_log_probs(chunk, words, out=log_probs)
     totals = chunk_totals(chunk, words, target, smoothing=True)
-    backend.backward(chunk, totals, backend.Weights(one, one, one), target, order, sums)
+    backend.backward(chunk, totals, backend.TritonWeights(one, one, one), target, order, sums)
     for whole, inside in guards:
         assert (whole[~inside] == 77).all()
         assert not (whole[inside] == 77).all()
@@ -374,7 +374,7 @@ def test_wrong_products_are_refused() -> None:
         backend.forward(backend.Chunk(torch.ones(3, 2).t(), one, one, constants))
     chunk, word = backend.Chunk(torch.ones(2, 3), one, one, constants), torch.zeros(3, dtype=torch.int32)
     words, target = SenseIndex(word.long(), 1).compressed, word[:2]
-    totals, weights = chunk_totals(chunk, words, target), backend.Weights(one, one)
+    totals, weights = chunk_totals(chunk, words, target), backend.TritonWeights(one, one)
     with pytest.raises(ValueError, match="sums must be"):
         backend.backward(chunk, totals, weights, target, word, torch.zeros(3, 3))
     with pytest.raises(ValueError, match="come together"):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kerbs_fairseq.functional.backends import triton as backend
+from kerbs_fairseq.functional.backends.base import products_table
 from kerbs_fairseq.functional.kernel import TINY
 from kerbs_fairseq.functional.kernel import psi as plain_psi
 from kerbs_fairseq.functional.kernel import psi_prime as plain_psi_prime
@@ -215,7 +216,7 @@ def exact(p: Problem) -> Solution:
 
 def padded_chunk(n: int, S: int, dtype: torch.dtype, pad: bool) -> Tensor:
     """For D, with NaN in the padding if there is any: nobody may read it."""
-    chunk = backend.chunk_of_products(n, S, dtype, torch.device("cpu")) if pad else torch.empty(n, S, dtype=dtype)
+    chunk = products_table(n, S, torch.empty(0), dtype) if pad else torch.empty(n, S, dtype=dtype)
     if pad and n:
         chunk.as_strided((n, chunk.stride(0)), chunk.stride()).fill_(torch.nan)
     return chunk
@@ -274,7 +275,7 @@ def solve(
         torch.testing.assert_close(word.log2.sum(1) * LN2, word.lse_sum, rtol=1e-5, atol=1e-5)
     sums = torch.zeros(4, S)
     out = None if gradient_dtype is None else padded_chunk(n, S, gradient_dtype, pad)
-    of_chunk, weights = backend.ChunkTotals(totals, targets, word), backend.Weights(scale, rest * weight, smooth)
+    of_chunk, weights = backend.TritonTotals(totals, targets, word), backend.TritonWeights(scale, rest * weight, smooth)
     by_norm = backend.norm_gradient(of_chunk, weights)
     dD = backend.backward(chunk, of_chunk, weights, target, p.sense_to_word.int(), sums, out)
     dD = dD.to(round_dD or dD.dtype).float() / gain

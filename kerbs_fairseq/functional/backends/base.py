@@ -19,9 +19,7 @@ SMALL_THETA = 0.2  # |θ| at which both formulas for c² φ' are equally accurat
 # In place of θ = 0: F = (1 − e^(−θc)) / θ is exact to the last digit for any other θ, and a θ this small changes no
 # digit. The squares of still smaller values are denormal numbers, which are ten times slower.
 NO_ZERO = {torch.float32: 1e-12, torch.float64: 1e-20}
-
-
-ALIGNMENT = 16  # elements
+ALIGNMENT = 16  # elements of a row; 64 bytes in float32
 NORM_ROWS = 8192  # rows at a time, where the norms of half-precision rows need a float32 copy
 
 
@@ -84,10 +82,14 @@ class FeatureNorms(NamedTuple):
         return FeatureNorms(self.norm[at], self.inverse[at])
 
 
+def padded(size: int) -> int:
+    """Round ``size`` up to a multiple of the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 def products_table(n: int, senses: int, like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """Allocate D (n, senses) with rows aligned to 64 bytes (float32): otherwise products take up to 1.4x the time."""
-    width = -(-senses // ALIGNMENT) * ALIGNMENT
-    return like.new_empty(n, width, dtype=dtype or mathematics(like.dtype))[:, :senses]
+    """Allocate D or its gradient (n, senses) with aligned rows: otherwise products take up to 1.4x the time."""
+    return like.new_empty(n, padded(senses), dtype=dtype or mathematics(like.dtype))[:, :senses]
 
 
 class ChunkTotals(NamedTuple):

@@ -24,7 +24,7 @@ class TritonKernels:
         self.sums = torch.zeros(4, len(senses.vectors), dtype=torch.float32, device=senses.vectors.device)
         self._gradient: Optional[Tensor] = None
         self._target: Optional[Tensor] = None
-        self._totals: Optional[triton.ChunkTotals] = None
+        self._totals: Optional[triton.TritonTotals] = None
 
     def chunk(self, D: Tensor, norms: FeatureNorms) -> triton.Chunk:
         """Return the input of the Triton kernels."""
@@ -37,7 +37,7 @@ class TritonKernels:
         totals = triton.forward(chunk)
         own = triton.target_logsumexp(chunk, totals.top, rows, self._target, self.most)
         word = triton.word_logsumexp(chunk, totals.top, rows) if words else None
-        self._totals = triton.ChunkTotals(totals, own, word)
+        self._totals = triton.TritonTotals(totals, own, word)
         top, total, mean = (x.unsqueeze(1) for x in totals)
         result = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
         if word is None:
@@ -51,7 +51,7 @@ class TritonKernels:
         assert self._totals is not None
         assert self._target is not None
         scale, smooth, target = (x.flatten().contiguous() for x in weights)
-        of_tokens = triton.Weights(scale, target, None if self._totals.word is None else smooth)
+        of_tokens = triton.TritonWeights(scale, target, None if self._totals.word is None else smooth)
         by_norm = triton.norm_gradient(self._totals, of_tokens)
         chunk, words, out = self.chunk(D, norms), self.rows.sense_to_word, self.gradient_table(D)
         dD = triton.backward(chunk, self._totals, of_tokens, self._target, words, self.sums, out)

@@ -6,7 +6,7 @@ torch.mm packs the matrix in every call, which is a third of the work for the fe
 import torch
 from torch import Tensor
 
-ALIGNMENT = 16  # floats in 64 bytes
+from kerbs_fairseq.functional.backends.base import padded
 
 
 def can_pack(matrix: Tensor) -> bool:
@@ -22,7 +22,7 @@ class PackedMatrix:
 
     def __init__(self, matrix: Tensor, rows: int) -> None:
         self.size = len(matrix)
-        padding = -self.size % ALIGNMENT  # so that the rows of the product begin at multiples of 64 bytes
+        padding = padded(self.size) - self.size  # so that the rows of the product begin at multiples of 64 bytes
         whole = torch.cat([matrix, matrix.new_zeros(padding, matrix.size(1))]) if padding else matrix.contiguous()
         self.packed = torch.ops.mkldnn._reorder_linear_weight(whole.detach(), rows)
 

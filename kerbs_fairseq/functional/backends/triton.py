@@ -8,7 +8,7 @@ of its word. The steps for one chunk:
     totals = forward(chunk)
     targets = target_logsumexp(chunk, totals.top, words, target)
     word = word_logsumexp(chunk, totals.top, words)                     for label smoothing only
-    dD = backward(chunk, ChunkTotals(totals, targets, word), …)         in place of D, or in another precision
+    dD = backward(chunk, TritonTotals(totals, targets, word), …)         in place of D, or in another precision
     log_probs = word_log_probs(chunk, words)                            for decoding, instead of all of these
 
 There are no atomics: the order of every sum depends only on shapes, so that results are bitwise reproducible.
@@ -22,18 +22,17 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional.backends.base import padded
 from kerbs_fairseq.functional.backends.triton_data import (
     BLOCKS,
     Block,
     Chunk,
-    ChunkTotals,
-    SenseConstants,
     TargetTotals,
     Totals,
-    Weights,
+    TritonConstants,
+    TritonTotals,
+    TritonWeights,
     WordTotals,
-    chunk_of_products,
-    padded,
     sense_constants,
 )
 from kerbs_fairseq.functional.kernel import KERNELS
@@ -49,9 +48,9 @@ except Exception as error:  # of any kind: an installation for other hardware ma
     MISSING = f"triton cannot be imported ({type(error).__name__}: {error})"
 
 __all__ = [
-    "Block", "Chunk", "ChunkTotals", "SenseConstants", "TargetTotals", "Totals", "Weights", "WordTotals", "available",
-    "backward", "chunk_of_products", "forward", "norm_gradient", "sense_constants", "target_logsumexp",
-    "word_log_probs", "word_logsumexp",
+    "Block", "Chunk", "TargetTotals", "Totals", "TritonConstants", "TritonTotals", "TritonWeights", "WordTotals",
+    "available", "backward", "forward", "norm_gradient", "sense_constants", "target_logsumexp", "word_log_probs",
+    "word_logsumexp",
 ]  # fmt: skip
 OLDEST = (3, 0)  # supported version of Triton
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of D and its gradient
@@ -141,8 +140,8 @@ def word_log_probs(chunk: Chunk, words: CompressedRows, out: Optional[Tensor] = 
 
 def backward(
     chunk: Chunk,
-    totals: ChunkTotals,
-    weights: Weights,
+    totals: TritonTotals,
+    weights: TritonWeights,
     target: Tensor,
     sense_to_word: Tensor,
     sums: Tensor,
@@ -150,7 +149,7 @@ def backward(
 ) -> Tensor:
     """Compute the gradient w.r.t. D, G ∂K/∂D, into ``out`` (n, S) or in place of D; adds to ``sums`` (4, S).
 
-    G is defined in :class:`Weights`; ``target`` (n,) and ``sense_to_word`` (S,) are int32. The sums are Σ G|h|F,
+    G is defined in :class:`TritonWeights`; ``target`` (n,) and ``sense_to_word`` (S,) are int32. The sums are Σ G|h|F,
     Σ G|h|c²φ', Σ G|h|c where ``released`` is the inner product, and Σ G if there is a bias; rows that a kernel does not
     have are not changed. In float16 small weights make G underflow: scale them up, and the results down again.
     The padding of rows is written to.
@@ -186,7 +185,7 @@ def backward(
     return out
 
 
-def norm_gradient(totals: ChunkTotals, weights: Weights) -> Tensor:
+def norm_gradient(totals: TritonTotals, weights: TritonWeights) -> Tensor:
     """Compute Σ_j G_j K0_j / |h| (n,), the gradient w.r.t. |h|, with G as in :func:`backward`."""
     gradient = weights.all * totals.all.mean - weights.target * totals.target.mean
     return gradient if weights.word is None or totals.word is None else gradient - weights.word * totals.word.mean

@@ -6,11 +6,8 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.backends.base import row_norms
+from kerbs_fairseq.functional.backends.base import NO_ZERO, padded, row_norms
 from kerbs_fairseq.functional.kernel import TINY, check_kernel, psi
-
-ALIGNMENT = 16  # elements
-NO_ZERO = 1e-12  # in place of θ = 0 in divisions
 
 
 class Block(NamedTuple):
@@ -39,7 +36,7 @@ BLOCKS = {
 }
 
 
-class SenseConstants(NamedTuple):
+class TritonConstants(NamedTuple):
     """Constants of each sense for the kernels."""
 
     table: Tensor  # (5, width) float32: bias log2(e), −θ log2(e) / |w|, −|w| / θ, log2(e) / (2ψ), 1 / |w|
@@ -51,10 +48,10 @@ class SenseConstants(NamedTuple):
 class Chunk(NamedTuple):
     """The inner products of n features with the vectors of S senses, the feature norms and the sense constants."""
 
-    D: Tensor  # (n, S) float32, float16 or bfloat16, row-major; padded rows (chunk_of_products) are faster
+    D: Tensor  # (n, S) float32, float16 or bfloat16, row-major; padded rows (products_table) are faster
     h_norm: Tensor  # (n,) float32, |h|
     h_inverse: Tensor  # (n,) float32, 1 / |h|
-    constants: SenseConstants
+    constants: TritonConstants
 
 
 class Totals(NamedTuple):
@@ -91,7 +88,7 @@ class WordTotals(NamedTuple):
     mean: Tensor  # (n,): Σ_words Σ_j P(j | word) K0_j / |h|
 
 
-class ChunkTotals(NamedTuple):
+class TritonTotals(NamedTuple):
     """Results of the forward kernels that the backward kernel needs; ``word`` for label smoothing only."""
 
     all: Totals
@@ -99,7 +96,7 @@ class ChunkTotals(NamedTuple):
     word: Optional[WordTotals] = None
 
 
-class Weights(NamedTuple):
+class TritonWeights(NamedTuple):
     """Weights of each token in the gradient, (n,), contiguous.
 
     G_j = all e^(K_j − top) − word P(j | its word) − target P(j | target) [j is a sense of the target]. ``word`` is
@@ -111,19 +108,9 @@ class Weights(NamedTuple):
     word: Optional[Tensor] = None
 
 
-def padded(size: int) -> int:
-    """Round ``size`` up to a multiple of the alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def chunk_of_products(n: int, S: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Allocate D or its gradient (n, S) with padded rows; ``torch.mm(..., out=...)`` can write into it."""
-    return torch.empty(n, padded(S), dtype=dtype, device=device)[:, :S]
-
-
 def sense_constants(
     vectors: Tensor, theta: Optional[Tensor], bias: Optional[Tensor] = None, kernel: str = "paper"
-) -> SenseConstants:
+) -> TritonConstants:
     """Compute the constants from vectors (S, d) in any precision, θ (S,), None for ``dot``, and bias (S,) or None."""
     check_kernel(kernel)
     S = len(vectors)
@@ -137,7 +124,8 @@ def sense_constants(
         norm = row_norms(vectors, torch.float64)  # so that the constants are exact to the last digit
         t, inverse = theta.double(), norm.clamp_min(TINY).reciprocal()
         table[1, :S] = -t * log2e * inverse
-        table[2, :S] = -norm / torch.where(t.abs() < NO_ZERO, NO_ZERO, t)
+        tiny = NO_ZERO[table.dtype]
+        table[2, :S] = -norm / torch.where(t.abs() < tiny, tiny, t)
         table[3, :S] = 0.5 * log2e / psi(t)
         table[4, :S] = inverse
-    return SenseConstants(table, S, kernel, bias is not None)
+    return TritonConstants(table, S, kernel, bias is not None)
