@@ -260,12 +260,12 @@ def rounds(moves: list[Move], situation: Situation) -> list[tuple[list[int], lis
     result: list[tuple[list[int], list[int]]] = []
     busy: set[int] = set()  # senses of the current round
     for move in moves:
-        own = usage[move.word]
-        if not own:  # all senses of the word leave, as a custom plan may ask: this one keeps its vector
-            own[move.sense] = 0.0
+        word_usage = usage[move.word]
+        if not word_usage:  # all senses of the word leave, as a custom plan may ask: this one keeps its vector
+            word_usage[move.sense] = 0.0
             continue
-        source = max(own, key=lambda sense: (own[sense], -sense))
-        own[source] = own[move.sense] = own[source] / 2
+        source = max(word_usage, key=lambda sense: (word_usage[sense], -sense))
+        word_usage[source] = word_usage[move.sense] = word_usage[source] / 2
         if not result or source in busy:
             result.append(([], []))
             busy = set()

@@ -63,8 +63,8 @@ def read_iwslt(folder: Path, source: str, target: str, valid: str, test: str) ->
     def of_set(name: str) -> list[Pair]:
         files = [sorted(folder.glob(f"*.TED.{name}.{pair}.{side}.xml")) for side in (source, target)]
         if not all(files):
-            there = sorted({path.name.split(".")[2] for path in folder.glob(f"*.TED.*.{pair}.{source}.xml")})
-            raise UserError(f"{folder} has no set {name} for {pair}; it has {', '.join(there) or 'none'}")
+            names = sorted({path.name.split(".")[2] for path in folder.glob(f"*.TED.*.{pair}.{source}.xml")})
+            raise UserError(f"{folder} has no set {name} for {pair}; it has {', '.join(names) or 'none'}")
         return side_by_side(files[0][0], files[1][0], "xml")
 
     train = side_by_side(folder / f"train.tags.{pair}.{source}", folder / f"train.tags.{pair}.{target}", "tags")

@@ -54,8 +54,8 @@ def homonyms(checkpoint: Path, data: Path, corpus: Path) -> list[Homonym]:
     of_word = {word: Homonym(word, truth[word], int(model.numbers[i])) for i, word in at.items()}
     for split in SPLITS:
         lines = (corpus / "parallel" / f"{split}.senses").read_text(encoding="utf-8").splitlines()
-        for seen in occurrences(checkpoint, data, split, list(at)):
-            of_word[at[seen.word]].uses.append((seen.sense, lines[seen.line].split()[seen.column]))
+        for use in occurrences(checkpoint, data, split, list(at)):
+            of_word[at[use.word]].uses.append((use.sense, lines[use.line].split()[use.column]))
     return sorted(of_word.values(), key=lambda one: (-one.true, -len(one.uses), one.word))
 
 

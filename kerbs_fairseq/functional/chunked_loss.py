@@ -164,9 +164,9 @@ def over_chunks(batch: Batch, senses: Senses, want_gradients: bool) -> Outputs:
         D = product(features[at], senses.vectors.t(), out=workspace[: at.stop - i])
         totals = kernels.forward(D, norms, target[at], bool(batch.label_smoothing))
         assert totals.target is not None
-        assert totals.target_senses is not None
+        assert totals.target_scores is not None
         log_total = totals.total.log()
-        log_prob[at], sense_log_prob[at] = (totals.target - log_total).squeeze(1), totals.target_senses - log_total
+        log_prob[at], sense_log_prob[at] = (totals.target - log_total).squeeze(1), totals.target_scores - log_total
         if log_prob_sum is not None and totals.word_sum is not None:
             log_prob_sum[at] = (totals.word_sum - V * log_total).squeeze(1)
         if gradients is not None:

@@ -61,9 +61,9 @@ def along_contexts(weight: Tensor, sense_to_word: Tensor, features: Tensor, word
     by_word = torch.argsort(sense_to_word, stable=True).split(n.tolist())
     generator = torch.Generator().manual_seed(seed)
     for word in ((n > 1) & (counts >= n)).nonzero().flatten().tolist():
-        own = features[order[ends[word] - counts[word] : ends[word]]].float()
-        means, sizes = clusters(own, int(n[word]), generator)
-        apart = means - own.mean(0)
+        contexts = features[order[ends[word] - counts[word] : ends[word]]].float()
+        means, sizes = clusters(contexts, int(n[word]), generator)
+        apart = means - contexts.mean(0)
         scale = apart.square().sum(1).mean().sqrt()
         if float(scale) > SAME:
             directions[by_word[word]] = apart * (length / scale)

@@ -33,6 +33,7 @@ def reference_loss(
     if label_smoothing:  # as fairseq defines it: the mass is spread over the other words
         of_word = label_smoothing / max(index.n_words - 1, 1)
         loss = (1 - label_smoothing - of_word) * loss - of_word * log_probs.sum(1)
-    own = index.rows(target)
-    of_senses = torch.log_softmax(scores.detach(), 1).gather(1, own.clamp_min(0)).masked_fill(own < 0, -torch.inf)
+    target_senses = index.rows(target)
+    of_senses = torch.log_softmax(scores.detach(), 1).gather(1, target_senses.clamp_min(0))
+    of_senses = of_senses.masked_fill(target_senses < 0, -torch.inf)
     return Loss((loss if weight is None else loss * weight.detach()).sum(), log_prob, of_senses)

@@ -66,8 +66,8 @@ class SenseIndex:
 
     def _rows(self, words: Tensor, width: int) -> Tensor:
         at = self.offsets[words].unsqueeze(-1) + torch.arange(width, device=words.device)
-        there = at < self.offsets[words + 1].unsqueeze(-1)
-        return torch.where(there, self.order[at.clamp_max(len(self.order) - 1)], -1)
+        mask = at < self.offsets[words + 1].unsqueeze(-1)
+        return torch.where(mask, self.order[at.clamp_max(len(self.order) - 1)], -1)
 
     @functools.cached_property
     def groups(self) -> list[Group]:

@@ -32,10 +32,11 @@ def shown(line: str) -> str:
 
 def escape(text: str) -> str:
     """Return ``text`` as a cell that no spreadsheet program turns into a formula, a number or a date."""
-    seen = "".join(c for c in text if unicodedata.category(c) not in INVISIBLE and c not in FILLERS).strip()
-    number = any(c.isdigit() for c in seen) and LOOKS_LIKE_A_NUMBER.fullmatch(seen)
-    harmless = not text.startswith("'") and not unicodedata.normalize("NFKC", seen).startswith(FORMULA) and not number
-    return text if harmless and seen.lower() not in ("true", "false") else f"'{text}"
+    visible = "".join(c for c in text if unicodedata.category(c) not in INVISIBLE and c not in FILLERS).strip()
+    number = any(c.isdigit() for c in visible) and LOOKS_LIKE_A_NUMBER.fullmatch(visible)
+    formula = unicodedata.normalize("NFKC", visible).startswith(FORMULA)
+    harmless = not text.startswith("'") and not formula and not number
+    return text if harmless and visible.lower() not in ("true", "false") else f"'{text}"
 
 
 def unescape(cell: str) -> str:

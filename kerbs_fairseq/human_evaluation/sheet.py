@@ -101,11 +101,11 @@ def chosen(items: list[Item], sets: int, seed: int) -> list[Item]:
 def new_ids(items: list[Item], seed: int) -> Iterator[str]:
     """Yield distinct ids that depend on the texts: sheets of two studies do not fit the same key."""
     digest = hashlib.sha256(json.dumps(items).encode()).hexdigest()
-    random_letters, seen = random.Random(f"{seed} ids {digest}"), set()
+    random_letters, used = random.Random(f"{seed} ids {digest}"), set()
     while True:
         made = "".join(random_letters.choices(LETTERS, k=6))
-        if made not in seen:
-            seen.add(made)
+        if made not in used:
+            used.add(made)
             yield made
 
 

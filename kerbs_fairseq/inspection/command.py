@@ -84,11 +84,14 @@ def add_contexts(words: list[dict[str, Any]], model: Learned, args: argparse.Nam
     mark = mark_of(model.words)
     for sense in senses.values():
         sense["contexts"], sense["meant"] = [], 0
-    for seen in occurrences(args.checkpoint, args.data, args.split, list(at)):
-        sense = senses[seen.sense]
+    for occurrence in occurrences(args.checkpoint, args.data, args.split, list(at)):
+        sense = senses[occurrence.sense]
         sense["meant"] += 1
         sense["contexts"].append(
-            {"probability": seen.probability, "text": highlighted(seen.sentence, seen.position, mark)}
+            {
+                "probability": occurrence.probability,
+                "text": highlighted(occurrence.sentence, occurrence.position, mark),
+            }
         )
     for sense in senses.values():
         sense["contexts"] = sorted(sense["contexts"], key=lambda c: -c["probability"])[: args.contexts]

@@ -10,7 +10,7 @@ from fairseq import checkpoint_utils, models, tasks, utils
 from torch import Tensor
 
 import kerbs_fairseq  # noqa: F401  (patches fairseq and registers the twins)
-from kerbs_fairseq.functional.input_embedding import own_vectors, posterior_weights
+from kerbs_fairseq.functional.input_embedding import posterior_weights, sense_vectors
 from kerbs_fairseq.plugin.decoders import features_of
 from kerbs_fairseq.runs.checkpoint import Code
 from kerbs_fairseq.runs.errors import UserError, told
@@ -110,11 +110,12 @@ class Reader:
         table = self.model.decoder.head.senses
         rows, columns = wanted[batch["target"]].nonzero(as_tuple=True)
         words = batch["target"][rows, columns]
-        own, chosen = table.index.rows(words), features[rows, columns]
-        theta, bias = (None if x is None else x[own.clamp_min(0)] for x in (table.theta, table.bias))
-        weights = posterior_weights(chosen, own_vectors(table.vectors, own), theta, bias, own, table.kernel)
+        senses, chosen = table.index.rows(words), features[rows, columns]
+        theta, bias = (None if x is None else x[senses.clamp_min(0)] for x in (table.theta, table.bias))
+        weights = posterior_weights(chosen, sense_vectors(table.vectors, senses), theta, bias, senses, table.kernel)
         best = weights.argmax(1, keepdim=True)
-        return Matches(rows, columns, words, chosen, own.gather(1, best).squeeze(1), weights.gather(1, best).squeeze(1))
+        sense, probability = (x.gather(1, best).squeeze(1) for x in (senses, weights))
+        return Matches(rows, columns, words, chosen, sense, probability)
 
     def sentence(self, batch: dict[str, Any], row: int) -> tuple[str, ...]:
         """Return the words of one target sentence."""

@@ -85,8 +85,8 @@ def widths(model: Learned, most: int = 8) -> dict[str, Any]:
     if model.kernel == "dot":
         return {}
     of_word = model.word_theta()
-    seen = model.seen > 0
-    order = [i for i in by_frequency(model) if seen[i]]
+    occurs = model.seen > 0
+    order = [i for i in by_frequency(model) if occurs[i]]
     ranked = sorted(order, key=lambda i: float(of_word[i]), reverse=True)
 
     def named(chosen: Sequence[int]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
-from kerbs_fairseq.functional.input_embedding import own_vectors, posterior_weights, usage_weights, weighted
+from kerbs_fairseq.functional.input_embedding import posterior_weights, sense_vectors, usage_weights, weighted
 from kerbs_fairseq.functional.words import SenseIndex
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 
@@ -16,27 +16,27 @@ INPUTS = ("untied", "usage", "posterior")
 
 
 class Gathered(NamedTuple):
-    """The senses of some words: indices ``own`` (..., k), vectors (..., k, d), θ and bias (..., k) or None."""
+    """The senses of some words: indices ``senses`` (..., k), vectors (..., k, d), θ and bias (..., k) or None."""
 
-    own: Tensor
+    senses: Tensor
     vectors: Tensor
     theta: Optional[Tensor]
     bias: Optional[Tensor]
 
     def steps(self) -> "list[Gathered]":
         """Split (batch, length, ...) into one (batch, 1, ...) per step."""
-        parts = [[None] * self.own.size(1) if x is None else x.split(1, 1) for x in self]
+        parts = [[None] * self.senses.size(1) if x is None else x.split(1, 1) for x in self]
         return [Gathered(*step) for step in zip(*parts)]
 
     def detached(self) -> "Gathered":
         """Return a copy without gradients, which shares the data."""
         theta, bias = (None if x is None else x.detach() for x in (self.theta, self.bias))
-        return Gathered(self.own, self.vectors.detach(), theta, bias)
+        return Gathered(self.senses, self.vectors.detach(), theta, bias)
 
     def without_first(self) -> "Gathered":
         """Return (batch, length − 1, ...), without the first step."""
         theta, bias = (None if x is None else x[:, 1:] for x in (self.theta, self.bias))
-        return Gathered(self.own[:, 1:], self.vectors[:, 1:], theta, bias)
+        return Gathered(self.senses[:, 1:], self.vectors[:, 1:], theta, bias)
 
 
 # (module, (words, weights, contexts)) of the innermost SenseInput.given; not an attribute: threads may share a module
@@ -67,10 +67,10 @@ class SenseInput(nn.Module):
     def gather(self, tokens: Tensor) -> Gathered:
         """Gather the senses of the words (...); once for all steps, as each backward pass fills a whole table."""
         table = self.head.senses
-        own = table.index.rows(tokens)
-        vectors = own_vectors(table.vectors, own, self.padding_sense())
-        theta, bias = (None if x is None else x[own.clamp_min(0)] for x in (table.theta, table.bias))
-        return Gathered(own, vectors, theta, bias)
+        senses = table.index.rows(tokens)
+        vectors = sense_vectors(table.vectors, senses, self.padding_sense())
+        theta, bias = (None if x is None else x[senses.clamp_min(0)] for x in (table.theta, table.bias))
+        return Gathered(senses, vectors, theta, bias)
 
     def padding_sense(self) -> Optional[int]:
         """Return the sense of the padding word; cached until the map changes, as it synchronizes with the device."""
@@ -82,12 +82,12 @@ class SenseInput(nn.Module):
 
     def prior(self, words: Gathered) -> Tensor:
         """Return weights (..., k) by usage, for use without a context."""
-        return usage_weights(self.head.statistics.usage, words.own)
+        return usage_weights(self.head.statistics.usage, words.senses)
 
     def posterior(self, contexts: Tensor, words: Gathered) -> Tensor:
         """Return weights (..., k) given the contexts (..., d) from which the words were predicted."""
         kernel = self.head.senses.kernel
-        return posterior_weights(contexts, words.vectors, words.theta, words.bias, words.own, kernel)
+        return posterior_weights(contexts, words.vectors, words.theta, words.bias, words.senses, kernel)
 
     @contextlib.contextmanager
     def given(

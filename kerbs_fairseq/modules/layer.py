@@ -184,14 +184,14 @@ class KernelizedBayesianSoftmax(nn.Module):
 
     def count_when_differentiated(self, result: Loss, target: Tensor, weight: Optional[Tensor]) -> None:
         """Count the batch in the statistics when its loss is differentiated: ``target``, ``weight`` (tokens,)."""
-        vectors, own = self.senses.vectors, self.senses.index.rows(target)
+        vectors, target_senses = self.senses.vectors, self.senses.index.rows(target)
         log_prob, sense_log_prob = result.log_prob.detach(), result.sense_log_prob
 
         def count(by_loss: Optional[Tensor]) -> None:
             # If gradients are dropped (a skipped update, out of memory), so are these counts: no gradient yet means
             # that a new update begins.
             anew = vectors.requires_grad and vectors.grad is None
-            self.statistics.count(log_prob, sense_log_prob, own, target, weight, by_loss, anew)
+            self.statistics.count(log_prob, sense_log_prob, target_senses, target, weight, by_loss, anew)
 
         result.loss.register_hook(count)
 

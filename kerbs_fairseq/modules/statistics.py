@@ -70,7 +70,7 @@ class SenseStatistics(nn.Module):
         self,
         log_prob: Tensor,
         sense_log_prob: Tensor,
-        own: Tensor,
+        target_senses: Tensor,
         target: Tensor,
         weight: Optional[Tensor],
         by_loss: Optional[Tensor],
@@ -78,9 +78,8 @@ class SenseStatistics(nn.Module):
     ) -> None:
         """Add a batch to the pending counts, which ``anew`` resets first; does not synchronize with the device.
 
-        ``log_prob``, ``target``, ``weight`` (tokens,), ``sense_log_prob`` and ``own``, the target's senses,
-        (tokens, k). Tokens of weight 0 (padding) are not counted, and none are if ``by_loss`` (), the gradient
-        w.r.t. the loss, is 0 or None.
+        ``log_prob``, ``target``, ``weight`` (tokens,), ``sense_log_prob`` and ``target_senses`` (tokens, k). Tokens of
+        weight 0 (padding) are not counted, and none are if ``by_loss`` (), the gradient w.r.t. the loss, is 0 or None.
         """
         self.in_use = True
         if by_loss is None:  # the log-probabilities were differentiated, not the loss
@@ -97,7 +96,8 @@ class SenseStatistics(nn.Module):
         waiting.prob.index_add_(0, target, log_prob.exp() * live)
         waiting.tokens.index_add_(0, target, live)
         # −1 (no sense) becomes sense 0 with log P = −∞, which adds nothing
-        waiting.sense_prob.index_add_(0, own.clamp_min(0).flatten(), (sense_prob * live.unsqueeze(1)).flatten())
+        senses = target_senses.clamp_min(0).flatten()
+        waiting.sense_prob.index_add_(0, senses, (sense_prob * live.unsqueeze(1)).flatten())
 
     def resize(self, n_senses: int) -> None:
         """Change the number of senses; the statistics of senses and the pending counts are reset."""
@@ -121,13 +121,13 @@ class SenseStatistics(nn.Module):
             self._waiting = torch.zeros(3 * self.n_words + self.n_senses, dtype=torch.float32, device=self.usage.device)
         if sum_over_workers is not None:
             sum_over_workers(self._waiting)
-        seen = Counts.of(self._waiting, self.n_words)
-        self.log_accuracy.mul_(1 - self._beta).add_(seen.log_prob)
-        self.usage.mul_(1 - self._beta).add_(seen.sense_prob, alpha=self._beta)
-        self.tokens.add_(seen.tokens)
-        self.prob.add_(seen.prob)
-        self.nll.sub_(seen.log_prob)
-        self.sense_prob.add_(seen.sense_prob)
+        counts = Counts.of(self._waiting, self.n_words)
+        self.log_accuracy.mul_(1 - self._beta).add_(counts.log_prob)
+        self.usage.mul_(1 - self._beta).add_(counts.sense_prob, alpha=self._beta)
+        self.tokens.add_(counts.tokens)
+        self.prob.add_(counts.prob)
+        self.nll.sub_(counts.log_prob)
+        self.sense_prob.add_(counts.sense_prob)
         self.updates.add_(1)
         self._waiting.zero_()
 

@@ -281,9 +281,9 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         """Log if a minimum count leaves fewer senses than ``ratio`` per word."""
         table = self.head.senses
         single = len(table.single)
-        wanted, there = single + round(ratio * (table.n_words - single)), len(table.vectors)
-        if there < wanted:
-            logger.info("%d senses asked for, %d allocated: no other word has --kerbs-min-count", wanted, there)
+        wanted, allocated = single + round(ratio * (table.n_words - single)), len(table.vectors)
+        if allocated < wanted:
+            logger.info("%d senses asked for, %d allocated: no other word has --kerbs-min-count", wanted, allocated)
 
     def start_from(self, state_dict: dict[str, Any], name: str) -> None:
         """Convert the softmax in the state dict of a stock model to senses, in place."""

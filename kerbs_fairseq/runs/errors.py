@@ -112,16 +112,16 @@ def ending(name: str, error: BaseException) -> Union[int, str, None]:
 
 def watch_interrupts() -> list[int]:
     """Let Ctrl-C raise a KeyboardInterrupt, and return a list that records it: imports may replace the exception."""
-    seen: list[int] = []
+    interrupts: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
-        seen.append(number)
+        interrupts.append(number)
         raise KeyboardInterrupt
 
     with contextlib.suppress(ValueError):  # not the main thread
         if callable(signal.getsignal(signal.SIGINT)):  # else it is to be ignored
             signal.signal(signal.SIGINT, interrupt)
-    return seen
+    return interrupts
 
 
 def lines(problem: UserError) -> str:

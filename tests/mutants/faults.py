@@ -151,8 +151,8 @@ FAULTS = [
         "gradient",
         TARGETS,
         "the target's senses share their gradient equally",
-        "G_own = torch.exp(totals.target_senses - totals.target)",
-        "G_own = torch.softmax(totals.target_senses * 0, 1)",
+        "G_target = torch.exp(totals.target_scores - totals.target)",
+        "G_target = torch.softmax(totals.target_scores * 0, 1)",
         "test_chunked_loss.py",
     ),
     Fault(
@@ -193,8 +193,8 @@ FAULTS = [
         "map",
         WORDS,
         "a word gets the first sense of the next one",
-        "there = at < self.offsets[words + 1]",
-        "there = at <= self.offsets[words + 1]",
+        "mask = at < self.offsets[words + 1]",
+        "mask = at <= self.offsets[words + 1]",
         "test_word_probs.py",
     ),
     Fault(

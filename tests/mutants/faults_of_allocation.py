@@ -31,8 +31,8 @@ ALLOCATION_FAULTS = [
         "statistics",
         STATISTICS,
         "usage is a sum, not a mean",
-        "add_(seen.sense_prob, alpha=self._beta)",
-        "add_(seen.sense_prob)",
+        "add_(counts.sense_prob, alpha=self._beta)",
+        "add_(counts.sense_prob)",
         "test_statistics.py",
     ),
     Fault(
@@ -63,8 +63,8 @@ ALLOCATION_FAULTS = [
         "statistics",
         STATISTICS,
         "a word costs its probability, not its loss",
-        "self.nll.sub_(seen.log_prob)",
-        "self.nll.add_(seen.prob)",
+        "self.nll.sub_(counts.log_prob)",
+        "self.nll.add_(counts.prob)",
         "test_statistics.py",
     ),
     # --- who gives and who gets

@@ -67,7 +67,7 @@ PLUGIN_FAULTS = [
     ),
     Fault(
         "tied input", "modules/input_embedding.py", "padding learns from being an input",
-        "own_vectors(table.vectors, own, self.padding_sense())", "own_vectors(table.vectors, own)",
+        "sense_vectors(table.vectors, senses, self.padding_sense())", "sense_vectors(table.vectors, senses)",
         "test_tied_input.py::test_padding_learns_nothing_from_being_an_input",
     ),
     # --- beams

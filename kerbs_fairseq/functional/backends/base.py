@@ -96,7 +96,7 @@ class ChunkTotals(NamedTuple):
     """Totals of each token: the largest score, Σ e^(K − top), Σ e^(K − top) (K − b)/|h|; of words only on request.
 
     All are (n, 1) but ``word`` (n, V), which is log Σ e^(K − top) over the senses of each word (log2 from Triton), and
-    ``target_senses``. ``word_sum`` is its sum, ``word_mean`` is Σ_words Σ_senses P(sense | word) (K − b)/|h|. For the
+    ``target_scores``. ``word_sum`` is its sum, ``word_mean`` is Σ_words Σ_senses P(sense | word) (K − b)/|h|. For the
     target: log Σ e^(K − top) over its senses (n, 1), and K − top of each (n, k), −∞ where it has fewer than k.
     """
 
@@ -107,7 +107,7 @@ class ChunkTotals(NamedTuple):
     word_sum: Optional[Tensor] = None
     word_mean: Optional[Tensor] = None
     target: Optional[Tensor] = None
-    target_senses: Optional[Tensor] = None
+    target_scores: Optional[Tensor] = None
 
 
 class GradientWeights(NamedTuple):

@@ -35,11 +35,12 @@ class TritonKernels:
         chunk, rows = self.chunk(D, norms), self.rows
         self._target = target.int().contiguous()
         totals = triton.forward(chunk)
-        own = triton.target_logsumexp(chunk, totals.top, rows, self._target, self.most)
+        targets = triton.target_logsumexp(chunk, totals.top, rows, self._target, self.most)
         word = triton.word_logsumexp(chunk, totals.top, rows) if words else None
-        self._totals = triton.TritonTotals(totals, own, word)
+        self._totals = triton.TritonTotals(totals, targets, word)
         top, total, mean = (x.unsqueeze(1) for x in totals)
-        result = ChunkTotals(top * math.log(2), total, mean, target=own.lse.unsqueeze(1), target_senses=own.scores)
+        lse = targets.lse.unsqueeze(1)
+        result = ChunkTotals(top * math.log(2), total, mean, target=lse, target_scores=targets.scores)
         if word is None:
             return result
         return result._replace(word=word.log2, word_sum=word.lse_sum.unsqueeze(1), word_mean=word.mean.unsqueeze(1))

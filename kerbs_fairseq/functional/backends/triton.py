@@ -113,8 +113,8 @@ def target_logsumexp(chunk: Chunk, top: Tensor, words: CompressedRows, target: T
     """Compute the totals of the ``target`` (n,) int32 of each token. ``most``: columns of ``scores``, ≥ its senses."""
     n, _ = _checked(chunk)
     scores = chunk.h_norm.new_full((n, most), -math.inf) if most else None
-    lse, mean, own_top, own_total = (chunk.h_norm.new_empty(n) for _ in range(4))
-    totals = TargetTotals(lse, mean, own_top, own_total, scores)
+    lse, mean, target_top, target_total = (chunk.h_norm.new_empty(n) for _ in range(4))
+    totals = TargetTotals(lse, mean, target_top, target_total, scores)
     _pairs(chunk, top, words, target, totals.lse, mean=totals.mean, targets=totals)
     return totals
 
@@ -229,13 +229,14 @@ def _pairs(
     listed = targets is None
     n, block = len(chunk.D), BLOCKS["many" if listed else "targets"]
     n_pairs = n * len(which) if listed else n
-    own, scores = ((top, top), None) if targets is None else ((targets.top, targets.total), targets.scores)
+    target_sums, scores = ((top, top), None) if targets is None else ((targets.top, targets.total), targets.scores)
+    score_rows = (top, 0) if scores is None else _rows(scores)
     if n_pairs == 0:
         return
     with _on(chunk.D):
         kernels.pairs_kernel[(triton.cdiv(n_pairs, block.rows),)](
             *_senses(chunk), n, n_pairs, top, top if total is None else total, words.order, words.offsets, which,
-            out, out.stride(0), top if mean is None else mean, *own, *((top, 0) if scores is None else _rows(scores)),
+            out, out.stride(0), top if mean is None else mean, *target_sums, *score_rows,
             KERNEL=KERNELS.index(chunk.constants.kernel), LISTED=listed, LOG_PROBS=total is not None,
             MEAN=mean is not None, SCORES=scores is not None, PAIRS=block.rows, SENSES=block.cols, **block.launch,
         )  # fmt: skip
