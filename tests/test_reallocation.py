@@ -14,7 +14,7 @@ from inprocess import Run, batch, prepare, trainer
 from kerbs_fairseq.allocation import policy, reallocator
 from kerbs_fairseq.allocation.parameter_rows import ParameterRows
 from kerbs_fairseq.allocation.policy import Move
-from kerbs_fairseq.functional.types import PARAMETERS
+from kerbs_fairseq.functional.state_names import PARAMETERS
 from kerbs_fairseq.plugin import update_hook
 from kerbs_fairseq.plugin.decoders import features_of
 

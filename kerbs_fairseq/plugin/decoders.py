@@ -9,6 +9,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.functional.backends.dispatch import describe
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
@@ -22,7 +23,7 @@ from kerbs_fairseq.plugin.pretrained import PROJECTIONS
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.tied_input import TiedInput
 from kerbs_fairseq.plugin.update_hook import UpdateHook
-from kerbs_fairseq.runs.checkpoint import HEAD, RATIO, SENSES, STATISTICS, VECTORS, fingerprint, integer
+from kerbs_fairseq.runs.checkpoint import CHOICE, HEAD, RATIO, SENSES, STATISTICS, VECTORS, fingerprint, integer
 
 logger = logging.getLogger(__name__)
 
@@ -315,7 +316,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         pretrained.drop_mask_senses(self, state_dict, head)
         problem = self.head.senses.misfit(state_dict, head + SENSES)
         problem = problem or self.head.statistics.misfit(state_dict, head + STATISTICS)
-        choice = state_dict.get(f"{name}.embed_tokens.choice_id", torch.tensor(0))
+        choice = state_dict.get(f"{name}.{CHOICE}", torch.tensor(0))
         number = integer(choice) if torch.is_tensor(choice) else None
         saved = dict(enumerate(INPUTS)).get(-1 if number is None else number, "unknown")
         if saved != self.input_choice:
@@ -332,7 +333,7 @@ class MosDecoder(HeadDecoder):
     """A decoder whose output layer is a mixture of softmaxes, which share the decoder's output projection."""
 
     head: MixtureOfSoftmaxes
-    mark = "latent.weight"
+    mark = state_names.LATENT
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Return log P of every word: (..., d) → (..., words)."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.allocation.policy import STRATEGIES
 from kerbs_fairseq.allocation.reallocator import Event, Reallocator, check_schedule
-from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
@@ -199,8 +199,8 @@ def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: di
         prefix, _, last = name.rpartition(".")
         if f".{HEAD}{STATISTICS}" in name:
             average[name].copy_(value)
-        elif f"{prefix}.".endswith(f".{HEAD}{SENSES}") and last in PARAMETERS:
-            before, now = (maps[f"{prefix}.{MAP_NAME}"] for maps in (old_map, new))
+        elif f"{prefix}.".endswith(f".{HEAD}{SENSES}") and last in state_names.PARAMETERS:
+            before, now = (maps[f"{prefix}.{state_names.MAP}"] for maps in (old_map, new))
             moved = before != now
             touched = torch.isin(now, torch.cat([before[moved], now[moved]]))
             rows = touched.view(-1, *[1] * (value.dim() - 1))
@@ -296,7 +296,7 @@ def following(step: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(step)
     def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
-        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
+        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(state_names.MAP)}
         step(self, new_model, updates)
         for state in (self.model.state_dict(), self.fp32_params) if before else ():
             follow_moves(state, new_model.state_dict(), before)
