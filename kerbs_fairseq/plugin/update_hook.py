@@ -27,11 +27,11 @@ from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.options import PRESETS
 from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.checkpoint import HEAD, SENSES, STATISTICS
 
 logger = logging.getLogger(__name__)
 
-IDLE = 0.01  # a sense with a smaller share of its word's usage is idle
 SHOWN_NUMBERS = 4  # the log counts words with 1, 2, … this many senses; those with more are counted together
 WITH_THRESHOLD = ("paper", "idle")  # strategies that use a threshold
 
@@ -144,7 +144,7 @@ class UpdateHook:
         ]
         examples = ", ".join(f"{row.from_word} → {row.to_word}" for row in rows[:5])
         more = f", … ({len(rows) - 5} more)" if len(rows) > 5 else ""
-        logger.info("update %d: %d senses moved%s%s", event.update, len(rows), f": {examples}" if rows else "", more)
+        logger.info(logs.MOVED_LINE + "%s%s", event.update, len(rows), f": {examples}" if rows else "", more)
         if self.move_log is not None and is_first_worker():
             self.move_log.add(rows)
 
@@ -215,21 +215,21 @@ def summary(head: KernelizedBayesianSoftmax, moved: int) -> dict[str, float]:
     counts[list(table.single)] = 0
     numbers = torch.bincount(counts.clamp_max(SHOWN_NUMBERS + 1), minlength=SHOWN_NUMBERS + 2).tolist()
     of_word = torch.zeros_like(statistics.log_accuracy).index_add_(0, table.sense_to_word, statistics.usage)
-    idle = statistics.usage < IDLE * of_word[table.sense_to_word]
+    idle = statistics.usage < logs.IDLE_SHARE * of_word[table.sense_to_word]
     result = {
-        "kerbs_moved": float(moved),
-        "kerbs_moved_total": float(statistics.moves),
-        **{f"kerbs_words_with_{n}": float(numbers[n]) for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)},
-        "kerbs_idle": float(idle.float().mean()),
+        logs.MOVED: float(moved),
+        logs.MOVED_TOTAL: float(statistics.moves),
+        **{f"{logs.WORDS_WITH}{n}": float(numbers[n]) for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)},
+        logs.IDLE: float(idle.float().mean()),
     }
     if table.max_senses > SHOWN_NUMBERS:
-        result["kerbs_words_with_more"] = float(numbers[SHOWN_NUMBERS + 1])
-        result["kerbs_most_senses"] = float(counts.max())
+        result[logs.WORDS_WITH + logs.MORE] = float(numbers[SHOWN_NUMBERS + 1])
+        result[logs.MOST_SENSES] = float(counts.max())
     theta, bias = table.theta, table.bias
     if theta is not None:
-        result["kerbs_theta"], result["kerbs_theta_std"] = float(theta.mean()), float(theta.std(unbiased=False))
+        result[logs.THETA], result[logs.THETA_STD] = float(theta.mean()), float(theta.std(unbiased=False))
     if bias is not None:
-        result["kerbs_bias_std"] = float(bias.float().std(unbiased=False))
+        result[logs.BIAS_STD] = float(bias.float().std(unbiased=False))
     return result
 
 
@@ -243,19 +243,18 @@ class Shown:
         self.head, self.moved, self.update = head, 0, 0
         self.values: tuple[int, dict[str, float]] = (-1, {})  # the update and its summary
         table = head.senses
-        names = ["moved", "moved_total", "idle"]
-        names += [f"words_with_{n}" for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)]
-        names += ["words_with_more", "most_senses"] * (table.max_senses > SHOWN_NUMBERS)
-        names += ["theta", "theta_std"] * (table.theta_raw is not None) + ["bias_std"] * (table.bias_raw is not None)
-        self.meters = {
-            f"kerbs_{name}": MetersDict._DerivedMeter(functools.partial(self.value, f"kerbs_{name}")) for name in names
-        }
+        names = [logs.MOVED, logs.MOVED_TOTAL, logs.IDLE]
+        names += [f"{logs.WORDS_WITH}{n}" for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)]
+        names += [logs.WORDS_WITH + logs.MORE, logs.MOST_SENSES] * (table.max_senses > SHOWN_NUMBERS)
+        names += [logs.THETA, logs.THETA_STD] * (table.theta_raw is not None)
+        names += [logs.BIAS_STD] * (table.bias_raw is not None)
+        self.meters = {name: MetersDict._DerivedMeter(functools.partial(self.value, name)) for name in names}
 
     def value(self, name: str, _: MetersDict) -> float:
         """Return a value of the summary after the latest update."""
         if self.values[0] != self.update:
             self.values = self.update, summary(self.head, self.moved)
-        whole = name.startswith(("kerbs_moved", "kerbs_words", "kerbs_most"))
+        whole = name.startswith((logs.MOVED, logs.WORDS_WITH, logs.MOST_SENSES))
         return float(safe_round(self.values[1][name], 0 if whole else 4))
 
     def log(self, update: int, moved: Optional[int] = None) -> None:
