@@ -19,7 +19,6 @@ from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 
 MOVED_VECTORS = ("keep", "split")
 MOVED_THETA = 1e-8  # as in the paper; in float16 it becomes 0, which is equivalent
-WITHOUT_THRESHOLD = ("loss", "released")  # strategies that do not use it
 SPLIT_NOISE = 0.5  # in standard deviations of all vectors
 
 
@@ -43,7 +42,7 @@ class Reallocator:
         every: updates between two events; 0: senses never move
         after, until: no event before update ``after`` or after update ``until``; until = 0: no end
         strategy: a name of :data:`kerbs_fairseq.allocation.policy.STRATEGIES`
-        threshold: ε of the strategies ``paper`` and ``idle``; None: the worst 0.5 % of the words
+        threshold: ε, for the strategies that use it; None: the worst 0.5 % of the words
         power: exponent of the cost in the strategy ``loss``
         moved_vector: ``keep`` (the paper), or ``split``: the most used sense of the new word is split in two
         split_noise: noise that is added and subtracted in a split, in standard deviations of all vectors
@@ -77,7 +76,7 @@ class Reallocator:
             raise ValueError(f"a split noise of {split_noise:g}: it must be 0 or more, and finite")
         if moved_vector == "keep" and split_noise != SPLIT_NOISE:
             raise ValueError("split_noise has no effect with moved_vector='keep': leave it out")
-        if threshold is not None and strategy in WITHOUT_THRESHOLD:
+        if threshold is not None and not STRATEGIES[strategy].threshold:
             raise ValueError(f"threshold has no effect with strategy={strategy!r}: leave it out")
         check_power(power, 0.0)
         self.layer, self.optimizer = layer, optimizer

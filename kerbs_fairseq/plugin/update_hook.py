@@ -33,7 +33,6 @@ from kerbs_fairseq.runs.checkpoint import HEAD, SENSES, STATISTICS
 logger = logging.getLogger(__name__)
 
 SHOWN_NUMBERS = 4  # the log counts words with 1, 2, … this many senses; those with more are counted together
-WITH_THRESHOLD = ("paper", "idle")  # strategies that use a threshold
 
 
 @dataclass
@@ -112,8 +111,8 @@ class UpdateHook:
         """Refuse settings with which senses cannot move; warn if the criterion does not count their usage."""
         if name not in STRATEGIES:
             refuse(f"--kerbs-strategy {name}: there are {', '.join(sorted(STRATEGIES))}")
-        for useless in ("kerbs_moved_vector", "kerbs_split_noise"):
-            if useless in self.given and not STRATEGIES[name].renew:
+        for useless in without_effect(name):
+            if useless in self.given:
                 refuse(f"--{useless.replace('_', '-')} has no effect with --kerbs-strategy {name}: leave it out")
         table = decoder.head.senses
         if table.vectors.dim() != 2 or len(table.vectors) != len(table.sense_to_word):
@@ -149,6 +148,15 @@ class UpdateHook:
             self.move_log.add(rows)
 
 
+def without_effect(strategy: str) -> tuple[str, ...]:
+    """Return the options that have no effect with a strategy; none if the strategy is not registered yet."""
+    known = STRATEGIES.get(strategy)
+    if known is None:
+        return ()
+    of_renewal = () if known.renew else ("kerbs_moved_vector", "kerbs_split_noise")
+    return (*(() if known.threshold else ("kerbs_threshold",)), *of_renewal)
+
+
 def say_if_senses_never_move(model: Any, max_update: float) -> None:
     """Log a warning with the reason if senses cannot move within ``max_update`` updates (0: not known)."""
     decoder: Any = getattr(model, "decoder", None)
@@ -156,7 +164,7 @@ def say_if_senses_never_move(model: Any, max_update: float) -> None:
     if hook is None or not hook.settings["every"] or not is_first_worker():
         return
     settings = {key: hook.settings[key] for key in ("every", "after", "until", "threshold")}
-    if hook.settings["strategy"] not in WITH_THRESHOLD:
+    if "kerbs_threshold" in without_effect(hook.settings["strategy"]):
         settings["threshold"] = None
     reason = obstacle(decoder.head.senses, **settings, max_update=max_update or 0, name=option)
     if reason:
