@@ -7,12 +7,12 @@ model was built. For the loss alone, it is the memory above inputs, outputs and 
 
 import argparse
 import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks import timing
+from kerbs_fairseq.runs import process as commands
 
 CASES = ((1024, 60000), (8192, 20000), (8192, 60000))
 HEADS = ("softmax", "KerBS", "MoS")
@@ -59,7 +59,9 @@ def step_case(model: str, head: str, words: int, sentences: int, length: int) ->
 def in_its_own_process(*arguments: object) -> float:
     """Run one case in a separate process; return its result in MiB."""
     command = [sys.executable, "-m", "benchmarks.memory", "--case", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = commands.captured(command)
+    if done.returncode:
+        sys.exit(done.stderr)
     return float(done.stdout.strip().splitlines()[-1])
 
 

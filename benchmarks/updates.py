@@ -46,7 +46,7 @@ def main() -> None:
         times = timing.race({head: Stretch(built, rounds) for head, built in running.items()}, args.rounds)
         tokens = sum(batch["ntokens"] for part in rounds for batch in part) // sum(map(len, rounds))
         timing.show(f"{model}, updates of {tokens} tokens, {words} words", times, "softmax")
-        settings = {"model": model, "words": words, "tokens": tokens, "corpus": "real" if args.data else "made up"}
+        settings = {"model": model, "words": words, "tokens": tokens, "corpus": "real" if args.data else "synthetic"}
         settings["options"] = args.options
         timing.keep(args.results, "updates", settings, {"seconds": times})
 

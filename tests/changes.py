@@ -133,13 +133,13 @@ def main(folder: str, *modules: str) -> None:
     result["plugin"] = changes(before, after)
     result["wrappers"] = {name: wrappers(after[name][1]) for name in result["plugin"]}
     result["repairs"] = {}
-    for fix in importlib.import_module("kerbs_fairseq.plugin.fairseq_patches").FIXES:
+    for patch in importlib.import_module("kerbs_fairseq.plugin.fairseq_patches").PATCHES:
         before = after
-        fix.make()
+        patch.make()
         with contextlib.suppress(AttributeError):
             trainer.Trainer(None, None, None, None)  # one repair waits for it
         after = snapshot()
-        result["repairs"][fix.name] = changes(before, after)
+        result["repairs"][patch.name] = changes(before, after)
     result["all"] = changes(all_before, snapshot(everything=True))
     fairseq = sys.modules.pop("fairseq")
     importlib.import_module("kerbs_fairseq.activation").watch()

@@ -17,7 +17,7 @@ from kerbs_fairseq.plugin import fairseq_patches
 
 ROOT = PACKAGE.parent
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
-REPAIRS = [fix.name for fix in fairseq_patches.FIXES]
+REPAIRS = [patch.name for patch in fairseq_patches.PATCHES]
 
 
 class Row(NamedTuple):
@@ -114,8 +114,8 @@ def test_what_the_plugin_changes_without_its_repairs(changes: Any) -> None:
 def test_what_a_repair_changes(changes: Any, repair: str) -> None:
     (row,) = [row for row in table() if row.kind == f"repair `{repair}`"]
     assert same(changes["repairs"][repair], [row]), changes["repairs"][repair]
-    (fix,) = [fix for fix in fairseq_patches.FIXES if fix.name == repair]
-    assert fix.make.__module__ == f"kerbs_fairseq.plugin.{row.by[0]}"
+    (patch,) = [patch for patch in fairseq_patches.PATCHES if patch.name == repair]
+    assert patch.make.__module__ == f"kerbs_fairseq.plugin.{row.by[0]}"
 
 
 def test_nothing_else_is_changed_in_any_module(changes: Any) -> None:

@@ -1,4 +1,4 @@
-"""Every fix to fairseq: needed here, right with it, and the error it is for without it."""
+"""Every patch of fairseq: needed here, right with it, and the error it is for without it."""
 
 import os
 import re
@@ -51,16 +51,16 @@ print(data_utils.compute_mask_indices((2, 40), None, 0.3, 4, no_overlap=True).sh
 """
 
 
-def without(*fixes: str) -> dict[str, str]:
-    return {**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: ",".join(fixes)}
+def without(*patches: str) -> dict[str, str]:
+    return {**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: ",".join(patches)}
 
 
 def python(program: str, env: dict[str, str] = ENVIRONMENT) -> subprocess.CompletedProcess:
     return launch(["python", "-c", program], env=env)
 
 
-def test_every_fix_is_in_force_here() -> None:
-    assert plugin.applied == [fix.name for fix in fairseq_patches.FIXES]
+def test_every_patch_is_in_force_here() -> None:
+    assert plugin.applied == [patch.name for patch in fairseq_patches.PATCHES]
 
 
 def test_applying_again_changes_nothing() -> None:
@@ -83,15 +83,15 @@ def test_torch_and_numpy_themselves_are_untouched() -> None:
     assert not hasattr(np, "int")
 
 
-def test_needless_fix_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_needless_patch_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    fix = fairseq_patches.Fix("needless", "", lambda: False, lambda: made.append(1))
-    monkeypatch.setattr(fairseq_patches, "FIXES", (*fairseq_patches.FIXES, fix))
+    patch = fairseq_patches.Patch("needless", "", lambda: False, lambda: made.append(1))
+    monkeypatch.setattr(fairseq_patches, "PATCHES", (*fairseq_patches.PATCHES, patch))
     assert "needless" not in fairseq_patches.apply()
     assert made == []
 
 
-def test_unknown_fix_cannot_be_left_out() -> None:
+def test_unknown_patch_cannot_be_left_out() -> None:
     done = start(f"fairseq-train nowhere --user-dir {PACKAGE} --arch transformer", env=without("no-such-fix"))
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "text_to_speech" not in line]
@@ -209,5 +209,5 @@ def test_adaptive_loss(pairs: Path, tmp_path: Path) -> None:
     assert "AssertionError" in start(command, env=without("adaptive-loss")).stderr
 
 
-def test_environment_of_the_tests_leaves_no_fix_out() -> None:
+def test_environment_of_the_tests_leaves_no_patch_out() -> None:
     assert not os.environ.get(fairseq_patches.SKIP_VARIABLE)

@@ -106,6 +106,11 @@ def test_a_stopped_command_does_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         commands.run(["sh", str(script)], tmp_path / "log", stop)
     assert (tmp_path / "log").read_text() == "0\n"
+    running: set[commands.Process] = set()
+    with pytest.raises(KeyboardInterrupt):
+        commands.logged(["sh", str(script)], tmp_path / "log", stop, running=running, append=True)
+    assert (tmp_path / "log").read_text() == "0\n0\n"
+    assert not running
 
 
 def test_missing_command_is_explained(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ def test_healthy_environment() -> None:
     assert done.stderr == ""
     for need in requirements.NEEDS:
         assert f"{need.package:<20}{requirements.version_of(need.package)}" in done.stdout
-    for fix in fairseq_patches.FIXES:
-        assert f"{fix.name:<20}active" in done.stdout
-        assert " ".join(fix.reason.split()) in " ".join(done.stdout.split())
+    for patch in fairseq_patches.PATCHES:
+        assert f"{patch.name:<20}active" in done.stdout
+        assert " ".join(patch.reason.split()) in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(("package", "version"), [("hydra-core", "1.0.7"), ("torch", "1.13.1")])
@@ -43,7 +43,7 @@ def test_fairseq_that_does_not_import(tmp_path: Path) -> None:
     assert "broken on purpose" in done.stdout
 
 
-def test_fixes_left_out_are_shown() -> None:
+def test_patches_left_out_are_shown() -> None:
     env = {**ENVIRONMENT, fairseq_patches.SKIP_VARIABLE: "ema-integers", "KERBS_BACKEND": "magic"}
     done = start("kerbs-doctor", env=env)
     assert "KERBS_BACKEND=magic: there are torch, cpu, triton" in done.stdout

@@ -16,7 +16,7 @@ from kerbs_fairseq.evaluation.scores import Bleu, Perplexity
 from kerbs_fairseq.evaluation.significance import paired_bootstrap
 from kerbs_fairseq.evaluation.table import markdown, spread
 from kerbs_fairseq.runs import logs
-from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.errors import CLOSED_PIPE, INTERRUPTED, UserError
 from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
 
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ",", "."]), min_size=1, max_size=12).map(
@@ -309,6 +309,32 @@ def test_a_rate_that_fails_for_another_reason_is_not_passed_over(
     assert "seq2seq-mos: no rate chosen: rate 1, 2 failed; start again to go on" in capsys.readouterr().out
     assert swept(recipe, "--out", out, "--cells", "seq2seq-softmax", "--lr-grid", "9") == 1
     assert "no rate chosen: all rates diverged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), INTERRUPTED, "the same command goes on from here\nkerbs-table: interrupted\n"),
+        (OSError(28, "No space left on device"), "kerbs-table: {} cannot be written: No space left on device", ""),
+        (BrokenPipeError(), CLOSED_PIPE, ""),
+    ],
+    ids=["Ctrl-C", "a full disk", "a closed pipe"],
+)
+def test_a_table_ends_as_other_commands_do(
+    out: Path,
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: object,
+    said: str,
+) -> None:
+    def run(_: sweep.Sweep) -> bool:
+        raise error
+
+    monkeypatch.setattr(sweep.Sweep, "run", run)
+    assert swept(recipe, "--out", out) == (code.format(out) if isinstance(code, str) else code)
+    assert capsys.readouterr().err.endswith(said)
 
 
 def test_a_model_stands_for_all_its_cells() -> None:

@@ -13,6 +13,7 @@ from commands import BIN, ENVIRONMENT, PACKAGE, QUICK, SMALL_LSTM, SMALL_TRANSFO
 from fairseq.modules import MultiheadAttention
 from inprocess import prepare, trainer
 
+from kerbs_fairseq.allocation import policy
 from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin import fairseq_messages, fairseq_patches
@@ -214,12 +215,14 @@ def test_what_keeps_senses_from_moving(of_layer: Any, of_schedule: Any, reason: 
         ("--max-update 9 --kerbs-reallocate-every 10 --kerbs-reallocate-after 1", "training ends after 9"),
         ("--kerbs-reallocate-after 0 --kerbs-reallocate-until 50", "--kerbs-reallocate-until is 50"),
         ("--kerbs-strategy paper --kerbs-threshold=-inf", "no log P is below --kerbs-threshold -inf"),
+        ("--kerbs-strategy mine --kerbs-threshold=-inf", "no log P is below --kerbs-threshold -inf"),
         ("--kerbs-senses 1", "no word has more than the 1 that it keeps"),
     ],
 )
 def test_a_training_in_which_senses_never_move_says_so_once(
-    pairs: Path, caplog: pytest.LogCaptureFixture, options: str, reason: Any
+    pairs: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: str, reason: Any
 ) -> None:
+    monkeypatch.setitem(policy.STRATEGIES, "mine", policy.Strategy(lambda situation: []))
     trainer(prepare(pairs, "lstm", f"--arch kerbs_lstm --criterion kerbs_cross_entropy --optimizer adam {options}"))
     said = [record.getMessage() for record in caplog.records if "never move" in record.getMessage()]
     assert len(said) == (reason is not None)

@@ -245,6 +245,7 @@ def test_the_example_of_the_documentation(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(policy, "STRATEGIES", dict(policy.STRATEGIES))
     page = (Path(__file__).parent.parent / "docs" / "allocation.md").read_text(encoding="utf-8")
     exec(re.search(r"```python\n(import torch\n.*?)```", page, re.S)[1], {})
+    assert policy.STRATEGIES["one"].threshold, "a strategy may use one unless it says that it does not"
     (move,) = policy.STRATEGIES["one"].plan(world())
     assert move == Move(int(world().usage.argmin()), 999)  # the least used, to the most frequent
     full = replace(world(senses=4), max_senses=4)

@@ -14,7 +14,7 @@ from inprocess import Run, batch, prepare, trainer
 from kerbs_fairseq.allocation import policy, reallocator
 from kerbs_fairseq.allocation.parameter_rows import ParameterRows
 from kerbs_fairseq.allocation.policy import Move
-from kerbs_fairseq.functional.types import PARAMETERS
+from kerbs_fairseq.functional.state_names import PARAMETERS
 from kerbs_fairseq.plugin import update_hook
 from kerbs_fairseq.plugin.decoders import features_of
 
@@ -230,10 +230,10 @@ def test_strategy_of_ones_own(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ValueError, match="the strategy 'mine': a special symbol keeps its one sense"):
         update(training, run, 4)
 
-    monkeypatch.setitem(policy.STRATEGIES, "mine", policy.Strategy(mine, renew=False))
-    run = make(pairs, f"{OFTEN} --kerbs-strategy mine --kerbs-split-noise 0.1", preset="")
-    with pytest.raises(ValueError, match="--kerbs-split-noise has no effect with --kerbs-strategy mine"):
-        update(trainer(run), run, 1)
+    monkeypatch.setitem(policy.STRATEGIES, "mine", policy.Strategy(mine, renew=False, threshold=False))
+    for option in ("--kerbs-split-noise 0.1", "--kerbs-threshold -1"):
+        with pytest.raises(ValueError, match=f"{option.split()[0]} has no effect with --kerbs-strategy mine"):
+            make(pairs, f"{OFTEN} --kerbs-strategy mine {option}", preset="")
 
 
 def test_log(pairs: Path) -> None:

@@ -103,6 +103,8 @@ def test_seconds_per_update_are_those_of_training(tmp_path: Path) -> None:
         'x | train | {"epoch": 2, "train_num_updates": "200", "train_train_wall": "30"}\n'  # repeated
     )
     assert seconds_per_update(log) == (31 + 29) / 200
+    log.write_text("2026 | INFO | train | epoch 001 | loss 7.5 | num_updates 50 | train_wall 20 | wall 31\n")
+    assert seconds_per_update(log) == 20 / 50, "a plain log"
     log.write_text("nothing\n")
     assert seconds_per_update(log) is None
 

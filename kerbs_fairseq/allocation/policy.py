@@ -16,7 +16,7 @@ from torch import Tensor
 
 SHARE = 0.005  # share of the words that get a sense in one event at most, if there is no threshold
 MARGIN = 2.0  # strategy ``loss``: a sense moves if the ratio of its values for its new word and its old one is larger
-IDLE = 0.05  # strategy ``idle``: a sense with less than this share of its word's usage is idle
+SPARE = 0.05  # strategy ``idle``: a sense with less than this share of its word's usage is idle, and may move
 
 
 class Move(NamedTuple):
@@ -65,26 +65,31 @@ class Strategy:
     ``renew``: a moved sense starts again, with θ near 0, new usage, and zero moments in the optimizer (the paper).
     Its usage is the mean over all senses (the paper), or with ``usage_of_word`` over the senses of its new word.
     ``forget``: the moving statistics are reset to zero after an event (the released code).
+    ``threshold``: the plan may use ``Situation.threshold``; without it, a threshold that is given is an error.
     """
 
     plan: Plan
     renew: bool = True
     forget: bool = False
     usage_of_word: bool = False
+    threshold: bool = True
 
 
 STRATEGIES: dict[str, Strategy] = {}
 
 
 def register_strategy(
-    name: str, renew: bool = True, forget: bool = False, usage_of_word: bool = False
+    name: str, renew: bool = True, forget: bool = False, usage_of_word: bool = False, threshold: bool = True
 ) -> Callable[[Plan], Plan]:
-    """Return a decorator that registers a function from a situation to moves as ``--kerbs-strategy name``."""
+    """Return a decorator that registers a function from a situation to moves as ``--kerbs-strategy name``.
+
+    The other arguments are those of :class:`Strategy`.
+    """
 
     def register(plan: Plan) -> Plan:
         if name in STRATEGIES:
             raise ValueError(f"there is a strategy {name!r} already")
-        STRATEGIES[name] = Strategy(plan, renew, forget, usage_of_word)
+        STRATEGIES[name] = Strategy(plan, renew, forget, usage_of_word, threshold)
         return plan
 
     return register
@@ -186,14 +191,14 @@ def idle(situation: Situation) -> list[Move]:
     usage = situation.usage.double()  # that of a word not seen for long may be denormal in float32
     of_word = torch.zeros_like(situation.log_accuracy, dtype=torch.double).index_add_(0, words, usage)
     share = usage / of_word[words].clamp_min(1e-300)
-    spare = share < IDLE
+    spare = share < SPARE
     has_idle = torch.zeros(situation.n_words, dtype=torch.bool)
     has_idle[words[spare]] = True
     wanting, limit = in_need(situation)
     return give_in_order(AllocationPlan(situation, share, spare), (i for i in wanting if not has_idle[i]), limit)
 
 
-@register_strategy("loss", usage_of_word=True)
+@register_strategy("loss", usage_of_word=True, threshold=False)
 def loss(situation: Situation) -> list[Move]:
     """The rule of the initial allocation, with the cost of a word in place of its count.
 
@@ -235,7 +240,7 @@ def loss(situation: Situation) -> list[Move]:
     return [Move(sense, word) for sense, word in zip(senses, (i for i in receivers for _ in range(got[i])))]
 
 
-@register_strategy("released", renew=False, forget=True)
+@register_strategy("released", renew=False, forget=True, threshold=False)
 def released(situation: Situation) -> list[Move]:
     """The strategy of the authors' code: words with the largest mean probability times √count get a sense first.
 

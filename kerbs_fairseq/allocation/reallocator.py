@@ -13,13 +13,13 @@ from torch import Tensor
 
 from kerbs_fairseq.allocation.parameter_rows import ParameterRows
 from kerbs_fairseq.allocation.policy import STRATEGIES, Move, Situation, Strategy, problem_of
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.functional.initialization import check_power
 from kerbs_fairseq.functional.kernel import at_least_float32
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 
 MOVED_VECTORS = ("keep", "split")
 MOVED_THETA = 1e-8  # as in the paper; in float16 it becomes 0, which is equivalent
-WITHOUT_THRESHOLD = ("loss", "released")  # strategies that do not use it
 SPLIT_NOISE = 0.5  # in standard deviations of all vectors
 
 
@@ -53,7 +53,7 @@ class Reallocator:
         every: updates between two events; 0: senses never move
         after, until: no event before update ``after`` or after update ``until``; until = 0: no end
         strategy: a name of :data:`kerbs_fairseq.allocation.policy.STRATEGIES`
-        threshold: ε of the strategies ``paper`` and ``idle``; None: the worst 0.5 % of the words
+        threshold: ε, for the strategies that use it; None: the worst 0.5 % of the words
         power: exponent of the cost in the strategy ``loss``
         moved_vector: ``keep`` (the paper), or ``split``: the most used sense of the new word is split in two
         split_noise: noise that is added and subtracted in a split, in standard deviations of all vectors
@@ -87,7 +87,7 @@ class Reallocator:
             raise ValueError(f"a split noise of {split_noise:g}: it must be 0 or more, and finite")
         if moved_vector == "keep" and split_noise != SPLIT_NOISE:
             raise ValueError("split_noise has no effect with moved_vector='keep': leave it out")
-        if threshold is not None and strategy in WITHOUT_THRESHOLD:
+        if threshold is not None and not STRATEGIES[strategy].threshold:
             raise ValueError(f"threshold has no effect with strategy={strategy!r}: leave it out")
         check_power(power, 0.0)
         self.layer, self.optimizer = layer, optimizer
@@ -190,8 +190,8 @@ class Reallocator:
             for moved, source in rounds(moves, situation):
                 self.split(rows, moved, source, generator)
         else:
-            if "theta_raw" in rows:
-                rows["theta_raw"].write(senses, MOVED_THETA / table.theta_rate)
+            if state_names.THETA in rows:
+                rows[state_names.THETA].write(senses, MOVED_THETA / table.theta_rate)
             mean = statistics.usage.mean()
             if self.strategy.usage_of_word:
                 stay = torch.ones_like(statistics.usage).index_fill_(0, senses, 0)
@@ -211,19 +211,19 @@ class Reallocator:
         bias, both get it minus log 2: without noise the word's probability does not change. Each has half the usage.
         """
         table, usage = self.layer.senses, self.layer.statistics.usage
-        vectors = rows["vectors"]
+        vectors = rows[state_names.VECTORS]
         at, to = (torch.tensor(x, device=usage.device) for x in (source, moved))
         old = at_least_float32(vectors.read(at))
         noise = torch.randn(old.shape, generator=generator, dtype=torch.float32).to(old)
         noise = noise * (self.split_noise * at_least_float32(vectors.master).std())
         vectors.write(at, old + noise)
         vectors.write(to, old - noise)
-        if "theta_raw" in rows:
-            rows["theta_raw"].write(to, rows["theta_raw"].read(at))
-        if "bias_raw" in rows:
-            bias = at_least_float32(rows["bias_raw"].read(at)) - math.log(2) / table.bias_rate
-            rows["bias_raw"].write(at, bias)
-            rows["bias_raw"].write(to, bias)
+        if state_names.THETA in rows:
+            rows[state_names.THETA].write(to, rows[state_names.THETA].read(at))
+        if state_names.BIAS in rows:
+            bias = at_least_float32(rows[state_names.BIAS].read(at)) - math.log(2) / table.bias_rate
+            rows[state_names.BIAS].write(at, bias)
+            rows[state_names.BIAS].write(to, bias)
         usage[at] = usage[at] / 2
         usage[to] = usage[at]
 
@@ -278,7 +278,7 @@ def rounds(moves: list[Move], situation: Situation) -> list[tuple[list[int], lis
 def situation_of(layer: KernelizedBayesianSoftmax, threshold: Optional[float] = None, power: float = 1.0) -> Situation:
     """Copy the statistics and the map to the CPU, which synchronizes with the device."""
     table, statistics = layer.senses, layer.statistics
-    names = ("log_accuracy", "usage", "tokens", "prob", "nll", "sense_prob")
+    names = (*state_names.MOVING, *state_names.RECENT)
     return Situation(
         sense_to_word=table.sense_to_word.to("cpu", copy=True),
         **{name: getattr(statistics, name).to("cpu", copy=True) for name in names},

@@ -25,6 +25,7 @@ NAME = "kerbs-convert"
 OPTIONS = ("senses", "min_senses", "max_senses", "init", "power", "min_count", "bias_rate", "kernel", "theta_bound",
            "theta_rate", "input", "seed", "decay", "start_noise", "start_split")  # fmt: skip
 SHARED = ("share_decoder_input_output_embed", "share_all_embeddings")
+DECODER = "decoder."  # in the names of a state dict
 NO_BIAS = 1e-5  # biases that differ by less from each other count as equal
 
 
@@ -87,15 +88,14 @@ def to_softmax(checkpoint: Checkpoint, data: Path, approximate: bool) -> tuple[d
         raise UserError(f"--approximate says what is lost on {kerbs.split}, and --data {data} has none")
     if stock_bias is None and problem:
         softmax = folded(softmax, kerbs)
-    head = f"decoder.{schema.HEAD}"
-    state = {key: value for key, value in kerbs.model.state_dict().items() if not key.startswith(head)}
+    state = {key: x for key, x in kerbs.model.state_dict().items() if not key.startswith(DECODER + schema.HEAD)}
     if decoder.input_choice != "untied":
-        state["decoder.embed_tokens.weight"] = inputs
-        del state["decoder.embed_tokens.choice_id"]
+        state[DECODER + schema.EMBEDDING] = inputs
+        del state[DECODER + schema.CHOICE]
     if projection is not None:
-        state[f"decoder.{projection}.weight"] = softmax.vectors
+        state[f"{DECODER}{projection}.weight"] = softmax.vectors
         if stock_bias is not None:
-            state[f"decoder.{projection}.bias"] = softmax.bias
+            state[f"{DECODER}{projection}.bias"] = softmax.bias
     stock.model.load_state_dict(state, model_cfg=stock.cfg.model)
     line = f"{name.removeprefix('kerbs_')}, {'exact' if problem is None else f'an approximation ({problem})'}"
     if measured:

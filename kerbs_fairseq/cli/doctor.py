@@ -1,4 +1,4 @@
-"""``kerbs-doctor``: show what is installed, which fixes to fairseq are active and why, and what is wrong.
+"""``kerbs-doctor``: show what is installed, which patches of fairseq are active and why, and what is wrong.
 
 Exit code 0 if all is well, 1 if not.
 """
@@ -8,7 +8,6 @@ import importlib
 import os
 import platform
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -40,23 +39,23 @@ def versions() -> Iterator[str]:
         yield f"{package:<20}{requirements.version_of(package) or 'missing'}"
 
 
-def fixes() -> Iterator[str]:
-    """Yield the lines of every fix, with its state and its reason."""
+def patches() -> Iterator[str]:
+    """Yield the lines of every patch, with its state and its reason."""
     boot = "active" if "_kerbs_fairseq_boot" in sys.modules and sys.version_info >= (3, 11) else "off"
     reason = "Python >= 3.11 refuses the dataclasses of fairseq's configuration: 'import fairseq' fails with ValueError"
     yield from entry("boot shim", boot, reason)
-    for fix in fairseq_patches.FIXES:
-        if fix.name in plugin.applied:
+    for patch in fairseq_patches.PATCHES:
+        if patch.name in plugin.applied:
             state = "active"
-        elif fix.name in fairseq_patches.skipped():
+        elif patch.name in fairseq_patches.skipped():
             state = f"left out by {fairseq_patches.SKIP_VARIABLE}"
         else:
             state = "off: the plugin is not active" if plugin.fault else "off: not needed here"
-        yield from entry(fix.name, state, fix.reason)
+        yield from entry(patch.name, state, patch.reason)
 
 
 def entry(name: str, state: str, reason: str) -> Iterator[str]:
-    """Yield the lines of a fix: name and state on one line, the reason wrapped below."""
+    """Yield the lines of a patch: name and state on one line, the reason wrapped below."""
     yield f"{name:<20}{state}"
     indent = " " * 22
     yield from textwrap.wrap(reason, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
@@ -75,7 +74,7 @@ def trial() -> Trial:
     """Load the compiled library in a separate process: a broken one can end the process that loads it."""
     # by path, not by module name: that would import the package too
     program = Path(kerbs_fairseq.__file__).parent / "functional" / "backends" / "build.py"
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, errors="replace", check=False)
+    done = commands.captured([sys.executable, str(program)])
     said = done.stderr.strip().splitlines()
     if done.returncode == 0:
         return Trial(done.stdout.strip(), said, False)
@@ -152,7 +151,7 @@ def problems() -> Iterator[str]:
         if asked and asked not in names:
             yield f"{BACKEND}={asked}: there are {', '.join(names)}; unset it, or name one of them"
         if fairseq_patches.skipped():
-            yield f"fixes are left out: unset {fairseq_patches.SKIP_VARIABLE} unless you mean it"
+            yield f"patches are left out: unset {fairseq_patches.SKIP_VARIABLE} unless you mean it"
 
 
 def report() -> tuple[str, int]:
@@ -160,7 +159,7 @@ def report() -> tuple[str, int]:
     faults = list(problems())
     sections = {
         "Versions (and what is supported)": versions(),
-        "Fixes to fairseq": fixes(),
+        "Patches of fairseq": patches(),
         "Devices": devices(),
         "Use": iter([f"fairseq-train DATA --user-dir {commands.user_dir()} ..."]),
         f"{len(faults)} problem{'s' * (len(faults) != 1)}" if faults else "No problems found.": iter(faults),
@@ -173,7 +172,7 @@ def main(argv: Optional[list[str]] = None) -> None:
     """Run the command."""
     parser = Parser(
         prog=NAME,
-        description="Show versions, the fixes made to fairseq and why, devices, and what is wrong. Exit code 0 or 1.",
+        description="Show versions, the patches of fairseq and why, devices, and what is wrong. Exit code 0 or 1.",
     )
     with console(NAME):
         parser.parse_args(argv)

@@ -206,7 +206,7 @@ def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: in
     result = train(folder, save, model, head, epochs or model.epochs, seed, threads)
     score(result, *translate(folder, save))
     scores = {"BLEU": result.bleu, "BLEU signature": result.signature}
-    (save / outputs.SCORES).write_text(json.dumps(scores) + "\n")
+    files.write(save / outputs.SCORES, json.dumps(scores) + "\n")
     result.seconds = time.monotonic() - began
     say(f"  {result.name:<20}BLEU {result.bleu:.1f}")
     return result
@@ -263,7 +263,7 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    (folder / MARK).write_text(json.dumps({"version": __version__, "seed": seed}) + "\n")
+    files.write(folder / MARK, json.dumps({"version": __version__, "seed": seed}) + "\n")
     say(f"1. A corpus with known senses: {folder / 'corpus'}")
     show(["kerbs-demo-corpus", str(folder / "corpus"), "--seed", str(seed)])
     write_corpus(folder / "corpus", seed)
@@ -281,7 +281,7 @@ def demo(folder: Path, cells: list[tuple[Model, Head]], epochs: Optional[int], s
             raise
     say(f"\n{table(results)}")
     compare_with_truth(folder, results)
-    (folder / "results.json").write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")
+    files.write(folder / "results.json", json.dumps([asdict(r) for r in results], indent=2) + "\n")
     page = report(folder, results)
     say("\nppl: 2^loss per target word, lower is better, best epoch. seconds: start-up, training and translation.")
     say(f"BLEU signature: {results[0].signature}")

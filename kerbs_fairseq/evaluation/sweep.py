@@ -10,7 +10,6 @@ import argparse
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,10 +25,10 @@ from kerbs_fairseq.evaluation.paper import TASKS, Task
 from kerbs_fairseq.evaluation.runs import Run
 from kerbs_fairseq.evaluation.scores import Perplexity
 from kerbs_fairseq.evaluation.table import markdown
-from kerbs_fairseq.runs import files, logs
+from kerbs_fairseq.runs import errors, files, logs
 from kerbs_fairseq.runs import process as commands
 from kerbs_fairseq.runs.arguments import Parser
-from kerbs_fairseq.runs.errors import UserError
+from kerbs_fairseq.runs.errors import UserError, console, reason
 from kerbs_fairseq.runs.outputs import SCORES
 
 NAME = "kerbs-table"
@@ -69,7 +68,7 @@ class Sweep:
     failed: list[str] = field(default_factory=list)
     left: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    running: set[subprocess.Popen[str]] = field(default_factory=set)
+    running: set[commands.Process] = field(default_factory=set)
 
     def run(self) -> bool:
         """Train and evaluate everything that is missing; return whether all succeeded."""
@@ -100,9 +99,8 @@ class Sweep:
                 future.result()
         except BaseException:  # above all Ctrl-C: training must not go on unseen
             pool.shutdown(wait=False, cancel_futures=True)
-            with self.lock:
-                for process in self.running:
-                    os.killpg(process.pid, signal.SIGTERM)
+            for process in list(self.running):
+                commands.stop(process)
             raise
 
     def folder(self, cell: str, seed: int) -> Path:
@@ -211,29 +209,18 @@ class Sweep:
         """Run a script and print each validation; return the end of its output if it fails, or an empty text."""
         command = ["bash", str(self.recipe / script), cell, "--out", str(self.out), "--seed", str(seed), *options]
         log = self.folder(cell, seed) / "recipe.log"
+        environment = dict(os.environ)
+        if self.jobs > 1:  # models in parallel, each on its share of the cores
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
         try:
-            last, code = self.watch(command, log, name)
+            watch = partial(show_validation, name)
+            code, last = commands.logged(command, log, watch, environment, self.running, append=True)
         except OSError as error:
             return f"    {error}"
         if code == 0:
             return ""
-        return "\n".join([*(f"    {line.rstrip()[:400]}" for line in last), f"    exit code {code}; see {log}"])
-
-    def watch(self, command: Sequence[str], log: Path, name: str) -> tuple[list[str], int]:
-        """Run a command with its output in ``log``; return the last lines, and its exit code."""
-        environment = dict(os.environ)
-        if self.jobs > 1:  # models in parallel, each on its share of the cores
-            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as file:
-            process = commands.start(command, environment, new_session=True)
-            with self.lock:
-                self.running.add(process)
-            last = commands.follow(process, file, partial(show_validation, name))
-        code = process.wait()
-        with self.lock:
-            self.running.remove(process)
-        return last[-LAST_LINES:], code
+        shown = [f"    {line.rstrip()[:400]}" for line in last[-LAST_LINES:]]
+        return "\n".join([*shown, f"    exit code {code}; see {log}"])
 
     def write(self) -> None:
         """Write the current table, completely or not at all."""
@@ -302,41 +289,49 @@ def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     return args
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Run the command."""
-    args = arguments(argv)
-    args.recipe = Path(os.path.abspath(args.recipe))
+def sweep_of(args: argparse.Namespace) -> Sweep:
+    """Return the runs that are asked for; UserError for arguments that do not fit."""
     if args.recipe.name not in TASKS or not (args.recipe / "train.sh").is_file():
-        sys.exit(f"{NAME}: {args.recipe} is not a recipe; there are {', '.join(TASKS)}")
+        raise UserError(f"{args.recipe} is not a recipe; there are {', '.join(TASKS)}")
     if not (args.out / "binary").is_dir():
-        sys.exit(f"{NAME}: {args.out} has no data: run {args.recipe.name}/prepare.sh --out {args.out} first")
+        raise UserError(f"{args.out} has no data: run {args.recipe.name}/prepare.sh --out {args.out} first")
     if args.jobs < 1:
-        sys.exit(f"{NAME}: --jobs {args.jobs}: at least 1")
+        raise UserError(f"--jobs {args.jobs}: at least 1")
     scale = [
         part for name in ("scale", "updates") if getattr(args, name) for part in (f"--{name}", getattr(args, name))
     ]
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        task = TASKS[args.recipe.name]
-        rates, lenpens = grids.values_of(args.lr_grid, "--lr-grid"), grids.values_of(args.lenpen_grid, "--lenpen-grid")
-        if lenpens and isinstance(task.scorer, Perplexity):
-            raise UserError("--lenpen-grid: a language model is not searched with beams")
-        if rates and "--lr" in args.more:
-            raise UserError("--lr-grid and -- --lr: one of them")
-        if args.grid_updates and not rates:
-            raise UserError("--grid-updates goes with --lr-grid")
-        trial = ["--updates", args.grid_updates] if args.grid_updates else []
-        seeds, cells = seeds_of(args.seeds), cells_of(args.cells, task)
-        fine = Sweep(args.recipe, args.out, cells, seeds, args.jobs, scale, args.more, rates, trial, lenpens).run()
-    except UserError as problem:
-        sys.exit(f"{NAME}: {problem}")
-    except OSError as error:
-        sys.exit(f"{NAME}: {args.out} cannot be written: {error.strerror or error}")
-    except KeyboardInterrupt:
-        sys.exit(f"\n{NAME}: stopped; the same command goes on from here")
-    table = args.out / "table.md"
-    print(f"\n{table.read_text(encoding='utf-8')}" if table.is_file() else "", end="")
-    sys.exit(0 if fine else 1)
+    task = TASKS[args.recipe.name]
+    rates, lenpens = grids.values_of(args.lr_grid, "--lr-grid"), grids.values_of(args.lenpen_grid, "--lenpen-grid")
+    if lenpens and isinstance(task.scorer, Perplexity):
+        raise UserError("--lenpen-grid: a language model is not searched with beams")
+    if rates and "--lr" in args.more:
+        raise UserError("--lr-grid and -- --lr: one of them")
+    if args.grid_updates and not rates:
+        raise UserError("--grid-updates goes with --lr-grid")
+    trial = ["--updates", args.grid_updates] if args.grid_updates else []
+    seeds, cells = seeds_of(args.seeds), cells_of(args.cells, task)
+    return Sweep(args.recipe, args.out, cells, seeds, args.jobs, scale, args.more, rates, trial, lenpens)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Run the command."""
+    with console(NAME):
+        args = arguments(argv)
+        args.recipe = Path(os.path.abspath(args.recipe))
+        sweep = sweep_of(args)
+        signal.signal(signal.SIGTERM, stop)
+        try:
+            fine = sweep.run()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UserError(f"{args.out} cannot be written: {reason(error)}") from None
+        except KeyboardInterrupt:
+            errors.say(f"\n{NAME}: stopped; the same command goes on from here")
+            raise
+        table = args.out / "table.md"
+        print(f"\n{table.read_text(encoding='utf-8')}" if table.is_file() else "", end="")
+        sys.exit(0 if fine else 1)
 
 
 if __name__ == "__main__":

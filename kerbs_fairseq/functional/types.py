@@ -7,12 +7,6 @@ from torch import Tensor
 
 from kerbs_fairseq.functional.words import SenseIndex
 
-# names in a saved layer: the map, and the parameters with one row per sense; and the unit in which ratio and rates are
-# saved as integers, since half precision would round floats
-MAP_NAME = "sense_to_word"
-PARAMETERS = ("vectors", "theta_raw", "bias_raw")
-UNIT = 1_000_000
-
 
 @dataclass(frozen=True)
 class Senses:

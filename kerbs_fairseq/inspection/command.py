@@ -24,6 +24,7 @@ from kerbs_fairseq.inspection.learned import Learned, load
 from kerbs_fairseq.inspection.pieces import highlighted, mark_of
 from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console, visible
+from kerbs_fairseq.runs.logs import IDLE_SHARE
 
 NAME = "kerbs-inspect"
 BAR = 20  # characters of the longest bar
@@ -190,7 +191,7 @@ def idle_table(result: dict[str, Any]) -> Table:
     """Return the table of idle senses."""
     idle = result["idle"]
     title = (
-        f"Idle senses: {idle['senses']} ({idle['share']:.1%}), with less than {findings.IDLE:.0%} of their word's usage"
+        f"Idle senses: {idle['senses']} ({idle['share']:.1%}), with less than {IDLE_SHARE:.0%} of their word's usage"
     )
     built = table(title, "word", ">idle", ">of")
     for line in idle["words"]:

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kerbs_fairseq.inspection.learned import SPECIAL, Learned
-
-IDLE = 0.01  # a sense with less than this share of its word's usage is idle
+from kerbs_fairseq.runs.logs import IDLE_SHARE
 
 
 def overview(model: Learned) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def group(model: Learned, words: Sequence[str]) -> dict[str, Any]:
 
 def idle(model: Learned, most: int = 8) -> dict[str, Any]:
     """Return number and share of idle senses, and the words with most of them."""
-    unused = (model.share < IDLE).nonzero().flatten()
+    unused = (model.share < IDLE_SHARE).nonzero().flatten()
     numbers = torch.bincount(model.sense_to_word[unused], minlength=model.n_words)
     order = sorted((i for i in by_frequency(model) if numbers[i]), key=lambda i: -int(numbers[i]))
     return {

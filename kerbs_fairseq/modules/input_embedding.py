@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.functional.input_embedding import posterior_weights, sense_vectors, usage_weights, weighted
 from kerbs_fairseq.functional.words import SenseIndex
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
@@ -59,7 +60,7 @@ class SenseInput(nn.Module):
     ) -> None:
         super().__init__()
         # how the senses are weighted is part of the trained model, so it is saved in the checkpoint
-        self.register_buffer("choice_id", torch.tensor(INPUTS.index(choice)))
+        self.register_buffer(state_names.CHOICE, torch.tensor(INPUTS.index(choice)))
         self.__dict__["head"] = head  # not a submodule: its parameters belong to the output layer
         self.padding_idx, self.embedding_dim, self.num_embeddings = padding_idx, head.in_features, head.n_words
         self._padding_sense: tuple[Optional[SenseIndex], Optional[int]] = (None, None)

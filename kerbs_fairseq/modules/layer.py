@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.functional.backends.dispatch import check_backend
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.decoding import WordScorer
@@ -214,7 +215,7 @@ class KernelizedBayesianSoftmax(nn.Module):
 
     def adapt_to(self, state_dict: dict[str, Any], prefix: str = "") -> None:
         """Adopt the number of senses and the bias of a checkpoint; see :meth:`SenseTable.adapt_to`."""
-        self.senses.adapt_to(state_dict, f"{prefix}senses.")
+        self.senses.adapt_to(state_dict, prefix + state_names.SENSES)
         if self.statistics.n_senses != len(self.senses.vectors):
             self.statistics.resize(len(self.senses.vectors))
 

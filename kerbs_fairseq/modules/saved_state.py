@@ -5,21 +5,27 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.functional.kernel import KERNELS
-from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
 
 # number of dimensions by name; floats are learned or counted, all others are integers
-FLOATS = {**dict(zip(PARAMETERS, (2, 1, 1))), "usage": 1, "decay": 0}
-INTEGERS = {
-    MAP_NAME: 1,
-    "kernel_id": 0,
-    "initial_senses": 1,
-    "vocabulary": 0,
-    "ratio": 0,
-    "rates": 1,
-    "map_checksum": 0,
+FLOATS = {
+    state_names.VECTORS: 2,
+    state_names.THETA: 1,
+    state_names.BIAS: 1,
+    state_names.USAGE: 1,
+    state_names.DECAY: 0,
 }
-OF_SENSES = (*PARAMETERS[1:], MAP_NAME)  # have one row per vector
+INTEGERS = {
+    state_names.MAP: 1,
+    state_names.KERNEL: 0,
+    state_names.INITIAL: 1,
+    state_names.VOCABULARY: 0,
+    state_names.RATIO: 0,
+    state_names.RATES: 1,
+    state_names.CHECKSUM: 0,
+}
+OF_VECTORS = (state_names.THETA, state_names.BIAS, state_names.MAP)  # have one row per vector
 
 
 def damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
@@ -45,14 +51,15 @@ def misshapen(name: str, value: Any) -> Optional[str]:
 
 def impossible(saved: dict[str, Tensor]) -> Optional[str]:
     """Return which values no training can produce, or None."""
-    kernel, words, rates, vectors = (saved.get(name) for name in ("kernel_id", MAP_NAME, "rates", PARAMETERS[0]))
+    names = (state_names.KERNEL, state_names.MAP, state_names.RATES, state_names.VECTORS)
+    kernel, words, rates, vectors = (saved.get(name) for name in names)
     if kernel is not None and not 0 <= int(kernel) < len(KERNELS):
         return f"there is no kernel {int(kernel)}"
     if words is not None and (not len(words) or int(words.min()) < 0):
         return "it has senses of no word"
     if rates is not None and (len(rates) != 2 or int(rates.min()) <= 0):
         return f"the rates of θ and bias are {rates.tolist()}"
-    for name in OF_SENSES if vectors is not None else ():
+    for name in OF_VECTORS if vectors is not None else ():
         if vectors is not None and name in saved and len(saved[name]) != len(vectors):
             return f"it has {len(vectors)} vectors, and {name} of {len(saved[name])} senses"
     return None

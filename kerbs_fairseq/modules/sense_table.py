@@ -6,8 +6,10 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.functional.kernel import KERNELS, at_least_float32, bounded, check_kernel, released_theta
-from kerbs_fairseq.functional.types import MAP_NAME, UNIT, Senses
+from kerbs_fairseq.functional.state_names import UNIT
+from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
 from kerbs_fairseq.modules.saved_state import damage
 
@@ -25,7 +27,7 @@ def checksum(sense_to_word: Tensor) -> Tensor:
 
 def map_damage(state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
     """Return why a saved map does not match its checksum, or None; earlier versions saved no checksum."""
-    saved, now = (state_dict.get(prefix + name) for name in ("map_checksum", MAP_NAME))
+    saved, now = (state_dict.get(prefix + name) for name in (state_names.CHECKSUM, state_names.MAP))
     if saved is None or now is None or damage(state_dict, prefix):  # reported by damage itself
         return None
     if not int(saved) or int(saved) == int(checksum(now)):
@@ -92,15 +94,15 @@ class SenseTable(nn.Module):
         if kernel != "dot":
             self.theta_raw = nn.Parameter(torch.full_like(vectors[:, 0], theta_init / theta_rate))
         self.bias_raw = None if bias is None else nn.Parameter(bias / bias_rate)
-        self.register_buffer(MAP_NAME, sense_to_word)
+        self.register_buffer(state_names.MAP, sense_to_word)
         # θ has another meaning in each kernel, so the kernel is saved in the checkpoint
-        self.register_buffer("kernel_id", torch.tensor(KERNELS.index(kernel)))
-        self.register_buffer("initial_senses", torch.bincount(sense_to_word, minlength=n_words).to(torch.int32))
-        self.register_buffer("vocabulary", torch.tensor(vocabulary, dtype=torch.int64))
-        self.register_buffer("ratio", torch.tensor(round(ratio * UNIT), dtype=torch.int64))
-        self.register_buffer("rates", torch.tensor([round(theta_rate * UNIT), round(bias_rate * UNIT)]))
+        self.register_buffer(state_names.KERNEL, torch.tensor(KERNELS.index(kernel)))
+        self.register_buffer(state_names.INITIAL, torch.bincount(sense_to_word, minlength=n_words).to(torch.int32))
+        self.register_buffer(state_names.VOCABULARY, torch.tensor(vocabulary, dtype=torch.int64))
+        self.register_buffer(state_names.RATIO, torch.tensor(round(ratio * UNIT), dtype=torch.int64))
+        self.register_buffer(state_names.RATES, torch.tensor([round(theta_rate * UNIT), round(bias_rate * UNIT)]))
         self._index: Optional[tuple[SenseIndex, Tensor, int]] = None  # one tuple: threads may share a model
-        self.register_buffer("map_checksum", torch.tensor(0, dtype=torch.int64))
+        self.register_buffer(state_names.CHECKSUM, torch.tensor(0, dtype=torch.int64))
 
     @property
     def theta(self) -> Optional[Tensor]:
@@ -173,7 +175,7 @@ class SenseTable(nn.Module):
         A minimum count may leave fewer senses than requested, and the counts may not be available when a model is
         loaded. Checkpoints of version 0.1 have no bias; buffers that they lack are added to ``state_dict``.
         """
-        vectors = state_dict.get(prefix + "vectors")
+        vectors = state_dict.get(prefix + state_names.VECTORS)
         if vectors is None:
             return
         if len(vectors) != len(self.vectors):
@@ -182,34 +184,33 @@ class SenseTable(nn.Module):
                     shape = (len(vectors), *parameter.shape[1:])
                     setattr(self, name, nn.Parameter(parameter.new_empty(shape), parameter.requires_grad))
             self.sense_to_word = self.sense_to_word.new_zeros(len(vectors))
-        if prefix + "bias_raw" not in state_dict:
+        if prefix + state_names.BIAS not in state_dict:
             self.bias_raw = None
-        for name, unknown in (("initial_senses", self.initial_senses * 0), ("vocabulary", self.vocabulary * 0)):
-            state_dict.setdefault(prefix + name, unknown)
-        state_dict.setdefault(prefix + "ratio", self.ratio * 0)
-        state_dict.setdefault(prefix + "map_checksum", self.map_checksum * 0)
-        state_dict.setdefault(prefix + "rates", self.rates * 0 + UNIT)
+        for name in (state_names.INITIAL, state_names.VOCABULARY, state_names.RATIO, state_names.CHECKSUM):
+            state_dict.setdefault(prefix + name, getattr(self, name) * 0)  # 0: unknown
+        state_dict.setdefault(prefix + state_names.RATES, self.rates * 0 + UNIT)
 
     def misfit(self, state_dict: dict[str, Any], prefix: str = "") -> Optional[str]:
         """Return why a saved table does not fit this one, or None; entries that are missing are not checked."""
         damaged = damage(state_dict, prefix)
         if damaged:
             return damaged
-        kernel, bias = (state_dict.get(prefix + name) for name in ("kernel_id", "bias_raw"))
+        kernel, bias = (state_dict.get(prefix + name) for name in (state_names.KERNEL, state_names.BIAS))
         if kernel is not None and KERNELS[int(kernel)] != self.kernel:
             return f"the checkpoint has the kernel {KERNELS[int(kernel)]}, the model has {self.kernel}"
         if bias is not None and self.bias_raw is None:
             return "the checkpoint has a bias for each sense, the model has none"
-        known = prefix + "vectors" in state_dict and state_dict.get(prefix + "ratio")  # not a checkpoint of version 0.1
+        whole = prefix + state_names.VECTORS in state_dict
+        known = whole and state_dict.get(prefix + state_names.RATIO)  # not a checkpoint of version 0.1
         if bias is None and self.bias_raw is not None and known:
             return "the checkpoint has no bias for each sense, the model has one"
-        rates = state_dict.get(prefix + "rates")
+        rates = state_dict.get(prefix + state_names.RATES)
         if rates is not None and not torch.equal(rates.cpu(), self.rates.cpu()):
             return f"the checkpoint has the rates {(rates / UNIT).tolist()} of θ and bias, the model has others"
         return self._other_size(state_dict, prefix) or self._other_words(state_dict, prefix)
 
     def _other_size(self, state_dict: dict[str, Any], prefix: str) -> Optional[str]:
-        vectors, ratio = (state_dict.get(prefix + name) for name in ("vectors", "ratio"))
+        vectors, ratio = (state_dict.get(prefix + name) for name in (state_names.VECTORS, state_names.RATIO))
         if vectors is not None and vectors.shape[1:] != self.vectors.shape[1:]:
             return f"the checkpoint has vectors of {vectors.size(1)} features, the model has {self.vectors.size(1)}"
         if not ratio:  # version 0.1 gave one sense to the end-of-sentence symbol too
@@ -225,7 +226,7 @@ class SenseTable(nn.Module):
         return None
 
     def _other_words(self, state_dict: dict[str, Any], prefix: str) -> Optional[str]:
-        names = (MAP_NAME, "ratio", "vocabulary")
+        names = (state_names.MAP, state_names.RATIO, state_names.VOCABULARY)
         sense_to_word, ratio, vocabulary = (state_dict.get(prefix + name) for name in names)
         if sense_to_word is None:
             return None

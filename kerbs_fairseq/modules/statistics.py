@@ -11,11 +11,11 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.modules.saved_state import damage
 
-MOVING = ("log_accuracy", "usage")  # over all updates, with decay
-RECENT = ("tokens", "prob", "nll", "sense_prob")  # since the last event
-OF_SENSES = ("usage", "sense_prob")
+OF_SENSES = (state_names.USAGE, state_names.SENSE_PROB)
+OF_WORDS = (state_names.LOG_ACCURACY, state_names.TOKENS, state_names.PROB, state_names.NLL)
 
 
 class Counts(NamedTuple):
@@ -55,13 +55,13 @@ class SenseStatistics(nn.Module):
         if not 0 < decay < 1:
             raise ValueError(f"the decay β of the statistics is {decay:g}: it must lie between 0 and 1")
         self.n_words, self.n_senses = n_words, n_senses
-        for name in ("log_accuracy", "tokens", "prob", "nll"):
+        for name in OF_WORDS:
             self.register_buffer(name, torch.zeros(n_words, dtype=torch.float32))
         for name in OF_SENSES:
             self.register_buffer(name, torch.zeros(n_senses, dtype=torch.float32))
-        self.register_buffer("decay", torch.tensor(decay, dtype=torch.float32))
-        self.register_buffer("updates", torch.tensor(0))
-        self.register_buffer("moves", torch.tensor(0))
+        self.register_buffer(state_names.DECAY, torch.tensor(decay, dtype=torch.float32))
+        self.register_buffer(state_names.UPDATES, torch.tensor(0))
+        self.register_buffer(state_names.MOVES, torch.tensor(0))
         self.in_use = False  # whether training uses a loss that counts; the same on every worker
         self._waiting: Optional[Tensor] = None  # pending counts of the next update, the flat tensor of Counts
         self._beta = decay  # of this run: reading the buffer would synchronize with the device
@@ -134,7 +134,7 @@ class SenseStatistics(nn.Module):
     @torch.no_grad()
     def forget(self, everything: bool) -> None:
         """Reset the sums since the last event; with ``everything`` also the moving statistics."""
-        for name in RECENT + (MOVING if everything else ()):
+        for name in state_names.RECENT + (state_names.MOVING if everything else ()):
             getattr(self, name).zero_()
 
     def _apply(self, fn: Any, recurse: bool = True) -> "SenseStatistics":
@@ -155,13 +155,13 @@ class SenseStatistics(nn.Module):
         damaged = damage(state_dict, prefix)
         if damaged:
             return damaged
-        saved = state_dict.get(prefix + "decay")
+        saved = state_dict.get(prefix + state_names.DECAY)
         if saved is not None and not math.isclose(float(saved), self._beta, rel_tol=1e-5):
             return f"the checkpoint's statistics were made with the decay {float(saved):g}, not {self._beta:g}"
         return None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        usage = state_dict.get(prefix + "usage")
+        usage = state_dict.get(prefix + state_names.USAGE)
         if usage is not None and len(usage) != self.n_senses:  # see SenseTable.adapt_to
             self.resize(len(usage))
         for name, value in self._buffers.items():  # missing in checkpoints of version 0.1: counting starts now

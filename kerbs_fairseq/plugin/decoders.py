@@ -9,6 +9,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.functional.backends.dispatch import describe
 from kerbs_fairseq.modules.input_embedding import INPUTS
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
@@ -21,8 +22,8 @@ from kerbs_fairseq.plugin.options import StartOptions, resolve
 from kerbs_fairseq.plugin.pretrained import PROJECTIONS
 from kerbs_fairseq.plugin.refusal import refuse
 from kerbs_fairseq.plugin.tied_input import TiedInput
-from kerbs_fairseq.plugin.update_hook import UpdateHook
-from kerbs_fairseq.runs.checkpoint import HEAD, RATIO, SENSES, STATISTICS, VECTORS, fingerprint, integer
+from kerbs_fairseq.plugin.update_hook import UpdateHook, without_effect
+from kerbs_fairseq.runs.checkpoint import CHOICE, HEAD, RATIO, SENSES, STATISTICS, VECTORS, fingerprint, integer
 
 logger = logging.getLogger(__name__)
 
@@ -144,9 +145,6 @@ OF_MOVES = (
     "kerbs_split_noise",
     "kerbs_move_log",
 )
-WITHOUT_EFFECT = {("kerbs_strategy", "released"): ("kerbs_threshold", "kerbs_moved_vector", "kerbs_split_noise"),
-                  ("kerbs_strategy", "loss"): ("kerbs_threshold",),
-                  ("kerbs_reallocate_every", "0"): OF_MOVES}  # fmt: skip
 
 
 def check_options(args: Any, given: list[str]) -> None:
@@ -155,10 +153,14 @@ def check_options(args: Any, given: list[str]) -> None:
     def flag(name: str) -> str:
         return f"--{name.replace('_', '-')}"
 
-    for (option, value), useless in WITHOUT_EFFECT.items():
-        for name in useless if str(getattr(args, option)) == value else ():
+    of_moves = OF_MOVES if args.kerbs_reallocate_every == 0 else ()
+    for option, useless in (
+        ("kerbs_strategy", without_effect(args.kerbs_strategy)),
+        ("kerbs_reallocate_every", of_moves),
+    ):
+        for name in useless:
             if name in given:
-                refuse(f"{flag(name)} has no effect with {flag(option)} {value}: leave it out")
+                refuse(f"{flag(name)} has no effect with {flag(option)} {getattr(args, option)}: leave it out")
     for name in ("kerbs_power", "kerbs_min_count"):
         if name in given and args.kerbs_senses in (args.kerbs_min_senses, args.kerbs_max_senses):
             refuse(
@@ -315,7 +317,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         pretrained.drop_mask_senses(self, state_dict, head)
         problem = self.head.senses.misfit(state_dict, head + SENSES)
         problem = problem or self.head.statistics.misfit(state_dict, head + STATISTICS)
-        choice = state_dict.get(f"{name}.embed_tokens.choice_id", torch.tensor(0))
+        choice = state_dict.get(f"{name}.{CHOICE}", torch.tensor(0))
         number = integer(choice) if torch.is_tensor(choice) else None
         saved = dict(enumerate(INPUTS)).get(-1 if number is None else number, "unknown")
         if saved != self.input_choice:
@@ -332,7 +334,7 @@ class MosDecoder(HeadDecoder):
     """A decoder whose output layer is a mixture of softmaxes, which share the decoder's output projection."""
 
     head: MixtureOfSoftmaxes
-    mark = "latent.weight"
+    mark = state_names.LATENT
 
     def head_log_prob(self, features: Tensor) -> Tensor:
         """Return log P of every word: (..., d) → (..., words)."""

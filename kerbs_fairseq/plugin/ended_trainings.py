@@ -42,7 +42,7 @@ def _end_finished_trainings() -> None:
     Trainer.__init__ = trainer
 
 
-FIXES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
+PATCHES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
     (
         "finished-trainings",
         "fairseq compares with --max-update after an update: a finished training that is started again makes one more, "

@@ -1,7 +1,7 @@
 """Patches that replace fairseq's tracebacks for common mistakes by one line, and remove the causes of warnings.
 
 A traceback is recognized by the functions of fairseq in it. It is replaced in fairseq's own console commands only:
-other programs get the exceptions unchanged. ``FIXES`` are further entries of ``fairseq_patches.FIXES``.
+other programs get the exceptions unchanged. ``PATCHES`` are further entries of ``fairseq_patches.PATCHES``.
 """
 
 import importlib
@@ -255,7 +255,7 @@ def _always() -> bool:
     return True
 
 
-FIXES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
+PATCHES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
     (
         "messages",
         "a damaged checkpoint, a folder without data, an empty data set or a training that diverges end fairseq's "

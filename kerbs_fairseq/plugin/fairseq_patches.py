@@ -1,8 +1,11 @@
 """Run-time patches that let fairseq 0.12.2 work with current torch and numpy, and fix some of its own bugs.
 
-A fix is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
-names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the fixes and why each one is active.
-``KERBS_FAIRSEQ_SKIP_FIXES=name,name`` leaves some out, to test what a fix does or whether it causes a problem.
+A patch is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
+names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the patches and why each one is active.
+``KERBS_FAIRSEQ_SKIP_FIXES=name,name`` leaves some out, to test what a patch does or whether it causes a problem.
+
+``messages``, ``early-checks`` and ``adaptive-loss`` repair nothing: they report a mistake of the user in one line. They
+are patches like the others, because they replace functions of fairseq; without them the traceback is shown.
 """
 
 import importlib
@@ -16,10 +19,10 @@ from kerbs_fairseq.plugin import ended_trainings, fairseq_messages, whole_checkp
 from kerbs_fairseq.plugin.refusal import refuse
 
 SKIP_VARIABLE = "KERBS_FAIRSEQ_SKIP_FIXES"
-MARK = "_kerbs_fairseq_fixes"  # set of applied fixes on the fairseq package: a second copy of ours sees it too
+MARK = "_kerbs_fairseq_fixes"  # set of applied patches on the fairseq package: a second copy of ours sees it too
 
 
-class Fix(NamedTuple):
+class Patch(NamedTuple):
     """A patch: what breaks without it (shown to users), whether it is needed here, and the function that applies it."""
 
     name: str
@@ -184,43 +187,43 @@ def _explain_adaptive_loss() -> None:
     AdaptiveLoss.forward = explained
 
 
-FIXES = (
-    Fix(
+PATCHES = (
+    Patch(
         "checkpoint-load",
         "torch >= 2.6 loads only tensors unless told otherwise, and a fairseq checkpoint holds its settings as well: "
         "resume, generate, validate, eval-lm and from_pretrained stop with 'Weights only load failed'",
         _load_refuses_objects,
         _load_whole_checkpoints,
     ),
-    Fix(
+    Patch(
         "encoder-fast-path",
         "torch >= 1.13 wants an argument that fairseq's Transformer encoder does not give to its inference kernel: "
         "generate stops with 'Mask Type should be defined'. The plain path computes the same",
         _fast_path_wants_mask_type,
         _no_encoder_fast_path,
     ),
-    Fix(
+    Patch(
         "numpy-names",
         "numpy >= 1.24 has no np.int, >= 2.0 no np.compat, >= 2.4 no percentile(interpolation=): language-model data "
         "with --sample-break-mode eos, --num-batch-buckets and span masks stop with an AttributeError or TypeError",
         _numpy_lost_old_names,
         _old_numpy_names,
     ),
-    Fix(
+    Patch(
         "hydra-warnings",
         "hydra-core >= 1.1 prints five warnings at every command about the way in which fairseq calls it, and hides "
         "what matters behind them; they are left out",
         _hydra_complains,
         _quiet_hydra,
     ),
-    Fix(
+    Patch(
         "ddp-on-cpu",
         "fairseq gives torch's DistributedDataParallel a device id even for a model on the CPU, which it refuses: "
         "--ddp-backend c10d works on GPUs only",
         _always,
         _ddp_on_cpu,
     ),
-    Fix(
+    Patch(
         "ddp-copies",
         "fairseq's Transformer encoder has copies of its weights for its inference kernel as parameters that never get "
         "a gradient: two processes under --ddp-backend c10d (pytorch_ddp), the default, stop with 'Expected to have "
@@ -228,46 +231,46 @@ FIXES = (
         _always,
         _ddp_ignores_copies,
     ),
-    Fix(
+    Patch(
         "ema-integers",
         "--store-ema multiplies every buffer by the decay, also integers such as a map from senses to words: it stops "
         'with "result type Float can\'t be cast to Long". Integers are copied, not averaged',
         _always,
         _ema_copies_integers,
     ),
-    Fix(
+    Patch(
         "adaptive-loss",
         "--criterion adaptive_loss with a model that has no adaptive softmax stops with an empty AssertionError and a "
         "crash checkpoint; it is refused with a line that says what to change",
         _always,
         _explain_adaptive_loss,
     ),
-    *(Fix(*fix) for fix in (*fairseq_messages.FIXES, *whole_checkpoints.FIXES, *ended_trainings.FIXES)),
+    *(Patch(*one) for one in (*fairseq_messages.PATCHES, *whole_checkpoints.PATCHES, *ended_trainings.PATCHES)),
 )
 
 
 def skipped() -> set[str]:
-    """Return the names of the fixes that the environment variable leaves out."""
+    """Return the names of the patches that the environment variable leaves out."""
     return {name.strip() for name in os.environ.get(SKIP_VARIABLE, "").split(",") if name.strip()}
 
 
 def skip_fault() -> Optional[str]:
     """Return the error message if that variable has an unknown name, else None."""
-    unknown = skipped() - {fix.name for fix in FIXES}
+    unknown = skipped() - {patch.name for patch in PATCHES}
     if not unknown:
         return None
-    known = ", ".join(fix.name for fix in FIXES)
+    known = ", ".join(patch.name for patch in PATCHES)
     return f"{SKIP_VARIABLE} names no such fix: {', '.join(sorted(unknown))} (there are {known})"
 
 
 def apply() -> list[str]:
-    """Apply every fix that is needed and not applied yet; return the names of all that are active, in order."""
+    """Apply every patch that is needed and not applied yet; return the names of all that are active, in order."""
     import fairseq
 
     made: set[str] = fairseq.__dict__.setdefault(MARK, set())
     left_out = skipped()
-    for fix in FIXES:
-        if fix.name not in made and fix.name not in left_out and fix.needed():
-            fix.make()
-            made.add(fix.name)
-    return [fix.name for fix in FIXES if fix.name in made]
+    for patch in PATCHES:
+        if patch.name not in made and patch.name not in left_out and patch.needed():
+            patch.make()
+            made.add(patch.name)
+    return [patch.name for patch in PATCHES if patch.name in made]

@@ -153,12 +153,12 @@ def add_refusal(base: str, reason: str) -> None:
     for prefix in HEADS:
         name = f"{prefix}_{base}"
 
-        class Refused(Base):  # has the options of its base, so that the reason is reported before errors about options
+        class Unsupported(Base):  # with the options of its base: the reason comes before errors about options
             @classmethod
             def build_model(cls, args: Any, task: Any, name: str = name) -> Any:
                 refuse(f"{name}: {reason}")
 
-        models.register_model(name, dataclass=models.MODEL_DATACLASS_REGISTRY.get(base))(Refused)
+        models.register_model(name, dataclass=models.MODEL_DATACLASS_REGISTRY.get(base))(Unsupported)
         for architecture in dict.fromkeys([base, *models.ARCH_MODEL_INV_REGISTRY.get(base, [])]):
             if f"{prefix}_{architecture}" not in models.ARCH_MODEL_REGISTRY:
                 models.register_model_architecture(name, f"{prefix}_{architecture}")(lambda args: None)

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional import from_softmax
+from kerbs_fairseq.functional import from_softmax, state_names
 from kerbs_fairseq.functional.from_softmax import SAME
-from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
+from kerbs_fairseq.modules import statistics
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin.refusal import refuse
-from kerbs_fairseq.runs.checkpoint import BIAS, HEAD, MAP, VECTORS, VOCABULARY, fingerprint
+from kerbs_fairseq.runs.checkpoint import BIAS, CHOICE, EMBEDDING, HEAD, MAP, VECTORS, VOCABULARY, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def softmax_in(state: dict[str, Any], name: str) -> Softmax:
         weight, bias = (f"{name}.{projection}.{part}" for part in ("weight", "bias"))
         if weight in state:
             return Softmax(state[weight], state.get(bias), (weight, bias))
-    shared = f"{name}.embed_tokens.weight"
+    shared = f"{name}.{EMBEDDING}"
     if shared not in state:
         refuse(
             f"the checkpoint does not fit: it has no output layer called {name}.{PROJECTIONS[0]} or {PROJECTIONS[1]}"
@@ -111,13 +111,13 @@ def convert(decoder: Any, state: dict[str, Any], name: str) -> None:
     head: KernelizedBayesianSoftmax = decoder.head
     table = head.senses
     if decoder.input_choice != "untied":
-        inputs = state.pop(f"{name}.embed_tokens.weight", None)
+        inputs = state.pop(f"{name}.{EMBEDDING}", None)
         if inputs is None or not torch.equal(inputs[: len(softmax.weight)], softmax.weight):
             refuse(
                 f"--kerbs-input {decoder.input_choice} makes the decoder's input of its senses, and the checkpoint has "
                 "a table of its own for the input: use --kerbs-input untied"
             )
-        state[f"{name}.embed_tokens.choice_id"] = decoder.embed_tokens.choice_id.clone()
+        state[f"{name}.{CHOICE}"] = decoder.embed_tokens.choice_id.clone()
     rows = from_softmax.senses_of(softmax.weight, softmax.bias, table.sense_to_word.cpu())
     for key in softmax.names:
         state.pop(key, None)
@@ -142,11 +142,11 @@ def drop_mask_senses(decoder: Any, state: dict[str, Any], prefix: str) -> None:
     if not is_bart(decoder) or words is None or "<mask>" in decoder.dictionary or int(words.max()) != n:
         return
     keep = words != n
-    of_words = {"initial_senses", "log_accuracy", "tokens", "prob", "nll"}
-    of_senses = {*PARAMETERS, MAP_NAME, "usage", "sense_prob"}
+    of_words = {state_names.INITIAL, *statistics.OF_WORDS}
+    of_senses = {*state_names.PARAMETERS, state_names.MAP, *statistics.OF_SENSES}
     for key in [key for key in state if key.startswith(prefix)]:
         last = key.rpartition(".")[2]
-        if last == "map_checksum":
+        if last == state_names.CHECKSUM:
             state[key] = state[key] * 0
         elif last in of_senses:
             state[key] = state[key][keep]

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf, open_dict
 
 from kerbs_fairseq.plugin.options import settings_of_a_checkpoint
 from kerbs_fairseq.plugin.starting import batches
-from kerbs_fairseq.runs.checkpoint import MODEL, OPTIMIZER, Checkpoint
+from kerbs_fairseq.runs.checkpoint import ARGS, CFG, MODEL, OPTIMIZER, Checkpoint
 from kerbs_fairseq.runs.errors import UserError, reason, told
 
 
@@ -69,11 +69,11 @@ def configured(checkpoint: Checkpoint, name: str, data: Path, changes: Mapping[s
     """Return the checkpoint's settings for the architecture ``name``, with ``changes`` of the model's options."""
     state = dict(checkpoint.state)
     with told(f"{checkpoint.path} has settings that cannot be read"):
-        if state.get("args") is not None:
-            state["args"] = Namespace(**{**vars(state["args"]), **changes, "arch": name, "data": str(data)})
+        if state.get(ARGS) is not None:
+            state[ARGS] = Namespace(**{**vars(state[ARGS]), **changes, "arch": name, "data": str(data)})
         else:
-            state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
-        cfg = checkpoint_utils._upgrade_state_dict(state)["cfg"]
+            state[CFG] = OmegaConf.create(state[CFG], flags={"allow_objects": True})
+        cfg = checkpoint_utils._upgrade_state_dict(state)[CFG]
         with open_dict(cfg):
             for part, values in ((cfg.model, {**changes, "_name": name}), (cfg.task, {"data": str(data)})):
                 for option, value in values.items():
@@ -133,8 +133,8 @@ def perplexity(built: Built) -> float:
 
 def saved_state(checkpoint: Checkpoint, built: Built) -> dict[str, Any]:
     """Return the checkpoint with the model and the settings of ``built``, and without the optimizer's state."""
-    state = {**checkpoint.state, "args": None, MODEL: built.model.state_dict()}
+    state = {**checkpoint.state, ARGS: None, MODEL: built.model.state_dict()}
     cfg = built.cfg
-    state["cfg"] = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
+    state[CFG] = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True) if OmegaConf.is_config(cfg) else cfg
     state.pop(OPTIMIZER, None)
     return state

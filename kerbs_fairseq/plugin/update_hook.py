@@ -21,19 +21,18 @@ from torch import Tensor
 from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.allocation.policy import STRATEGIES
 from kerbs_fairseq.allocation.reallocator import Event, NoStatistics, Reallocator, check_schedule
-from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS
+from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
 from kerbs_fairseq.plugin.options import PRESETS
 from kerbs_fairseq.plugin.refusal import refuse
+from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.checkpoint import HEAD, SENSES, STATISTICS
 
 logger = logging.getLogger(__name__)
 
-IDLE = 0.01  # a sense with a smaller share of its word's usage is idle
 SHOWN_NUMBERS = 4  # the log counts words with 1, 2, … this many senses; those with more are counted together
-WITH_THRESHOLD = ("paper", "idle")  # strategies that use a threshold
 
 
 @dataclass
@@ -127,8 +126,8 @@ class UpdateHook:
         """Refuse settings with which senses cannot move; warn if the criterion does not count their usage."""
         if name not in STRATEGIES:
             refuse(f"--kerbs-strategy {name}: there are {', '.join(sorted(STRATEGIES))}")
-        for useless in ("kerbs_moved_vector", "kerbs_split_noise"):
-            if useless in self.given and not STRATEGIES[name].renew:
+        for useless in without_effect(name):
+            if useless in self.given:
                 refuse(f"--{useless.replace('_', '-')} has no effect with --kerbs-strategy {name}: leave it out")
         table = decoder.head.senses
         if table.vectors.dim() != 2 or len(table.vectors) != len(table.sense_to_word):
@@ -159,9 +158,18 @@ class UpdateHook:
         ]
         examples = ", ".join(f"{row.from_word} → {row.to_word}" for row in rows[:5])
         more = f", … ({len(rows) - 5} more)" if len(rows) > 5 else ""
-        logger.info("update %d: %d senses moved%s%s", event.update, len(rows), f": {examples}" if rows else "", more)
+        logger.info(logs.MOVED_LINE + "%s%s", event.update, len(rows), f": {examples}" if rows else "", more)
         if self.move_log is not None and is_first_worker():
             self.move_log.add(rows)
+
+
+def without_effect(strategy: str) -> tuple[str, ...]:
+    """Return the options that have no effect with a strategy; none if the strategy is not registered yet."""
+    known = STRATEGIES.get(strategy)
+    if known is None:
+        return ()
+    of_renewal = () if known.renew else ("kerbs_moved_vector", "kerbs_split_noise")
+    return (*(() if known.threshold else ("kerbs_threshold",)), *of_renewal)
 
 
 def say_if_senses_never_move(model: Any, max_update: float) -> None:
@@ -171,7 +179,7 @@ def say_if_senses_never_move(model: Any, max_update: float) -> None:
     if hook is None or not hook.settings["every"] or not is_first_worker():
         return
     settings = {key: hook.settings[key] for key in ("every", "after", "until", "threshold")}
-    if hook.settings["strategy"] not in WITH_THRESHOLD:
+    if "kerbs_threshold" in without_effect(hook.settings["strategy"]):
         settings["threshold"] = None
     reason = obstacle(decoder.head.senses, **settings, max_update=max_update or 0, name=option)
     if reason:
@@ -214,8 +222,8 @@ def follow_moves(average: dict[str, Tensor], new: dict[str, Tensor], old_map: di
         prefix, _, last = name.rpartition(".")
         if f".{HEAD}{STATISTICS}" in name:
             average[name].copy_(value)
-        elif f"{prefix}.".endswith(f".{HEAD}{SENSES}") and last in PARAMETERS:
-            before, now = (maps[f"{prefix}.{MAP_NAME}"] for maps in (old_map, new))
+        elif f"{prefix}.".endswith(f".{HEAD}{SENSES}") and last in state_names.PARAMETERS:
+            before, now = (maps[f"{prefix}.{state_names.MAP}"] for maps in (old_map, new))
             moved = before != now
             touched = torch.isin(now, torch.cat([before[moved], now[moved]]))
             rows = touched.view(-1, *[1] * (value.dim() - 1))
@@ -230,21 +238,21 @@ def summary(head: KernelizedBayesianSoftmax, moved: int) -> dict[str, float]:
     counts[list(table.single)] = 0
     numbers = torch.bincount(counts.clamp_max(SHOWN_NUMBERS + 1), minlength=SHOWN_NUMBERS + 2).tolist()
     of_word = torch.zeros_like(statistics.log_accuracy).index_add_(0, table.sense_to_word, statistics.usage)
-    idle = statistics.usage < IDLE * of_word[table.sense_to_word]
+    idle = statistics.usage < logs.IDLE_SHARE * of_word[table.sense_to_word]
     result = {
-        "kerbs_moved": float(moved),
-        "kerbs_moved_total": float(statistics.moves),
-        **{f"kerbs_words_with_{n}": float(numbers[n]) for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)},
-        "kerbs_idle": float(idle.float().mean()),
+        logs.MOVED: float(moved),
+        logs.MOVED_TOTAL: float(statistics.moves),
+        **{f"{logs.WORDS_WITH}{n}": float(numbers[n]) for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)},
+        logs.IDLE: float(idle.float().mean()),
     }
     if table.max_senses > SHOWN_NUMBERS:
-        result["kerbs_words_with_more"] = float(numbers[SHOWN_NUMBERS + 1])
-        result["kerbs_most_senses"] = float(counts.max())
+        result[logs.WORDS_WITH + logs.MORE] = float(numbers[SHOWN_NUMBERS + 1])
+        result[logs.MOST_SENSES] = float(counts.max())
     theta, bias = table.theta, table.bias
     if theta is not None:
-        result["kerbs_theta"], result["kerbs_theta_std"] = float(theta.mean()), float(theta.std(unbiased=False))
+        result[logs.THETA], result[logs.THETA_STD] = float(theta.mean()), float(theta.std(unbiased=False))
     if bias is not None:
-        result["kerbs_bias_std"] = float(bias.float().std(unbiased=False))
+        result[logs.BIAS_STD] = float(bias.float().std(unbiased=False))
     return result
 
 
@@ -258,19 +266,18 @@ class Shown:
         self.head, self.moved, self.update = head, 0, 0
         self.values: tuple[int, dict[str, float]] = (-1, {})  # the update and its summary
         table = head.senses
-        names = ["moved", "moved_total", "idle"]
-        names += [f"words_with_{n}" for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)]
-        names += ["words_with_more", "most_senses"] * (table.max_senses > SHOWN_NUMBERS)
-        names += ["theta", "theta_std"] * (table.theta_raw is not None) + ["bias_std"] * (table.bias_raw is not None)
-        self.meters = {
-            f"kerbs_{name}": MetersDict._DerivedMeter(functools.partial(self.value, f"kerbs_{name}")) for name in names
-        }
+        names = [logs.MOVED, logs.MOVED_TOTAL, logs.IDLE]
+        names += [f"{logs.WORDS_WITH}{n}" for n in range(1, min(table.max_senses, SHOWN_NUMBERS) + 1)]
+        names += [logs.WORDS_WITH + logs.MORE, logs.MOST_SENSES] * (table.max_senses > SHOWN_NUMBERS)
+        names += [logs.THETA, logs.THETA_STD] * (table.theta_raw is not None)
+        names += [logs.BIAS_STD] * (table.bias_raw is not None)
+        self.meters = {name: MetersDict._DerivedMeter(functools.partial(self.value, name)) for name in names}
 
     def value(self, name: str, _: MetersDict) -> float:
         """Return a value of the summary after the latest update."""
         if self.values[0] != self.update:
             self.values = self.update, summary(self.head, self.moved)
-        whole = name.startswith(("kerbs_moved", "kerbs_words", "kerbs_most"))
+        whole = name.startswith((logs.MOVED, logs.WORDS_WITH, logs.MOST_SENSES))
         return float(safe_round(self.values[1][name], 0 if whole else 4))
 
     def log(self, update: int, moved: Optional[int] = None) -> None:
@@ -311,7 +318,7 @@ def following(step: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(step)
     def _step_internal(self: Any, new_model: Any, updates: Any = None) -> None:
-        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(MAP_NAME)}
+        before = {name: x.clone() for name, x in self.model.state_dict().items() if name.endswith(state_names.MAP)}
         step(self, new_model, updates)
         for state in (self.model.state_dict(), self.fp32_params) if before else ():
             follow_moves(state, new_model.state_dict(), before)

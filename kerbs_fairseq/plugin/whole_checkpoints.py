@@ -1,35 +1,23 @@
 """Patch that makes fairseq write checkpoints completely or not at all, whatever happens meanwhile."""
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Callable
 
-from kerbs_fairseq.runs.files import cannot_write
+from kerbs_fairseq.runs.files import renaming
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
-    """Yield a temporary file that replaces ``path`` when all of it is on the disk.
+    """Yield an open temporary file that replaces ``path`` when all of it is on the disk.
 
-    It has the name that fairseq uses, so the next process overwrites what a killed one has left.
+    It has the name that fairseq uses, so the next process overwrites what a killed one has left; as in fairseq, a link
+    is replaced, not followed.
     """
-    beside = f"{path}.tmp"
-    try:
-        with open(beside, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)  # part of a file would only fill the disk
-        if isinstance(error, (OSError, RuntimeError)):  # torch reports a full disk as a RuntimeError
-            problem = error.__context__ if isinstance(error.__context__, OSError) else error
-            cannot_write(Path(path), problem)
-        raise
+    with renaming(Path(f"{path}.tmp"), Path(path), Path(path)) as beside, beside.open("wb") as file:
+        yield file
 
 
 def _write_whole_checkpoints() -> None:
@@ -57,7 +45,7 @@ def _write_whole_checkpoints() -> None:
     checkpoint_utils.torch_persistent_save, checkpoint_utils.PathManager = torch_persistent_save, WholeFiles
 
 
-FIXES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
+PATCHES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
     (
         "whole-checkpoints",
         "fairseq copies a new checkpoint over checkpoint_last.pt: a training that is killed then, or a full disk, "

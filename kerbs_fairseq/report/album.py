@@ -6,12 +6,13 @@ from typing import Optional
 
 import torch
 
-from kerbs_fairseq.inspection.findings import IDLE, rank_correlation
+from kerbs_fairseq.inspection.findings import rank_correlation
 from kerbs_fairseq.inspection.learned import Learned
 from kerbs_fairseq.report import compare, plots
 from kerbs_fairseq.report.drawing import Picture
 from kerbs_fairseq.report.gather import Run
 from kerbs_fairseq.report.spaces import FEWEST, Contexts
+from kerbs_fairseq.runs import logs
 
 Part = tuple[str, Picture]  # (tab, plot)
 LONGEST = 60  # characters of a word in the name of a file
@@ -29,7 +30,7 @@ def of_training(run: Run) -> Iterator[Part]:
         source = "from the table of moves" if history.moves else "from the log"
         caption = f"Senses that moved to another word; {source}."
         yield "training", Picture("moves", "Moves of senses", caption, plots.moves(history))
-    if any(name.startswith("kerbs_words_with_") for name in history.senses):
+    if any(name.startswith(logs.WORDS_WITH) for name in history.senses):
         caption = "How many words have so many senses, as training goes on."
         yield "training", Picture("words-over-time", "Senses over time", caption, plots.words_over_time(history))
 
@@ -51,7 +52,7 @@ def of_widths(model: Learned, contexts: Optional[Contexts]) -> Iterator[Part]:
         yield "senses", Picture("bias", "Biases of senses", caption, plots.bias(model))
     if model.kernel == "dot":
         return
-    caption = f"Of all senses; a sense is idle if it has less than {IDLE:.0%} of its word's usage."
+    caption = f"Of all senses; a sense is idle if it has less than {logs.IDLE_SHARE:.0%} of its word's usage."
     yield "widths", Picture("theta", "Widths of kernels, θ", caption, plots.theta(model))
     caption = "What a sense scores by the angle to the context, for narrow, middling and wide senses of this model."
     yield "widths", Picture("kernel", "Shapes of the kernel (Figure 2)", caption, plots.kernels(model))

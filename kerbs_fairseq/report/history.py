@@ -46,7 +46,7 @@ class History:
             return counts
         if self.events:
             return {update: count for update, count in self.events.items() if count}
-        total = sorted(self.senses.get("kerbs_moved_total", {}).items())
+        total = sorted(self.senses.get(logs.MOVED_TOTAL, {}).items())
         first = total[0][1] if total and self.pretrained else 0.0
         before = [first, *(value for _, value in total)]
         return {update: value - last for (update, value), last in zip(total, before) if value > last}
@@ -72,7 +72,7 @@ def read_log(path: Path, valid: str = logs.VALID) -> History:
         elif record.kind in (logs.TRAIN, logs.INNER):
             (history.epoch_loss if record.kind == logs.TRAIN else history.inner_loss)[at] = loss
             for name, value in record.values.items():
-                if name.startswith("kerbs_"):
+                if name.startswith(logs.METRIC):
                     history.senses.setdefault(name, {})[at] = value
     return history
 

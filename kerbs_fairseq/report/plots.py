@@ -11,11 +11,11 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from kerbs_fairseq.functional.kernel import curvature
-from kerbs_fairseq.inspection.findings import IDLE
 from kerbs_fairseq.inspection.learned import SPECIAL, Learned
 from kerbs_fairseq.report.drawing import INK, axes, colour, marker, plain_numbers
 from kerbs_fairseq.report.history import History
 from kerbs_fairseq.report.spaces import Contexts, main_axes
+from kerbs_fairseq.runs import logs
 
 QUANTILES = (0.05, 0.5, 0.95)
 ENOUGH = 5  # contexts that a spread needs
@@ -62,12 +62,11 @@ def moves(history: History) -> Figure:
 def words_over_time(history: History) -> Figure:
     """Plot the number of words with one, two … senses over updates."""
     figure, ax = axes()
-    prefix = "kerbs_words_with_"
-    names = [name for name in history.senses if re.fullmatch(rf"{prefix}(\d+|more)", name)]
+    names = [name for name in history.senses if re.fullmatch(rf"{logs.WORDS_WITH}(\d+|{logs.MORE})", name)]
     names.sort(key=lambda name: (len(name), name))  # by number, "more" last
     for number, name in enumerate(names):
         x, y = zip(*sorted(history.senses[name].items()))
-        ax.plot(x, y, color=colour(number), marker=marker(number), markersize=4, label=name[len(prefix) :])
+        ax.plot(x, y, color=colour(number), marker=marker(number), markersize=4, label=name[len(logs.WORDS_WITH) :])
     ax.set_xlabel("updates")
     ax.set_ylabel("words")
     ax.set_ylim(bottom=0)
@@ -135,12 +134,13 @@ def bias(model: Learned) -> Figure:
 def _of_senses(model: Learned, values: torch.Tensor, label: str) -> Figure:
     """Plot a histogram of ``values`` (S,), with idle senses marked."""
     figure, ax = axes()
-    idle = model.share < IDLE
+    idle = model.share < logs.IDLE_SHARE
     values = torch.nan_to_num(values)
     low, high = float(values.min()), float(values.max())
     edges = torch.linspace(low - 1e-3, high + 1e-3, 41).tolist()
     parts = [values[~idle].tolist(), values[idle].tolist()]
-    ax.hist(parts, edges, stacked=True, color=[colour(0), colour(1)], label=["used", f"idle (share below {IDLE:.0%})"])
+    labels = ["used", f"idle (share below {logs.IDLE_SHARE:.0%})"]
+    ax.hist(parts, edges, stacked=True, color=[colour(0), colour(1)], label=labels)
     ax.set_xlabel(label)
     ax.set_ylabel("senses")
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))

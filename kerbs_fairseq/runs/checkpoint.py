@@ -14,19 +14,24 @@ from typing import Any, NamedTuple, NoReturn, Optional
 import torch
 from torch import Tensor
 
-from kerbs_fairseq.functional.types import MAP_NAME, PARAMETERS, UNIT
+from kerbs_fairseq.functional import state_names
+from kerbs_fairseq.functional.state_names import HEAD, SENSES, STATISTICS, UNIT
 from kerbs_fairseq.runs.errors import UserError, reason
 from kerbs_fairseq.runs.files import kind_of
 
-# --- names in a checkpoint of fairseq
+# --- names in a checkpoint of fairseq; its settings are in CFG, in the older format in ARGS
 MODEL, EXTRA, HISTORY, OPTIMIZER = "model", "extra_state", "optimizer_history", "last_optimizer_state"
-# names of the output layer in the state dict of a model, after "decoder." or another name of the decoder
-HEAD, SENSES, STATISTICS = "head.", "senses.", "statistics."
-VECTORS, THETA, BIAS = (f"{SENSES}{name}" for name in PARAMETERS)
-MAP, KERNEL, RATIO = f"{SENSES}{MAP_NAME}", f"{SENSES}kernel_id", f"{SENSES}ratio"
-INITIAL, VOCABULARY, RATES = (f"{SENSES}{name}" for name in ("initial_senses", "vocabulary", "rates"))
-USAGE, UPDATES, MOVES = (f"{STATISTICS}{name}" for name in ("usage", "updates", "moves"))
-PRIOR = "prior."  # of a mixture of softmaxes
+ARGS, CFG = "args", "cfg"
+# names in the state dict of a model, after "decoder." or another name of the decoder: its input,
+EMBEDDING = f"{state_names.EMBEDDING}weight"
+CHOICE = f"{state_names.EMBEDDING}{state_names.CHOICE}"
+# and, after HEAD, its output layer
+VECTORS, THETA, BIAS = (f"{SENSES}{name}" for name in state_names.PARAMETERS)
+MAP, KERNEL, RATIO = (f"{SENSES}{name}" for name in (state_names.MAP, state_names.KERNEL, state_names.RATIO))
+INITIAL, VOCABULARY = (f"{SENSES}{name}" for name in (state_names.INITIAL, state_names.VOCABULARY))
+RATES = f"{SENSES}{state_names.RATES}"
+USAGE, UPDATES = (f"{STATISTICS}{name}" for name in (state_names.USAGE, state_names.UPDATES))
+MOVES = f"{STATISTICS}{state_names.MOVES}"
 # floats in the state dict of a model that are not learned: buffers, and the second copies of weights, all zero, that
 # fairseq's encoder layers have for a fast path of inference
 NOT_LEARNED = re.compile(
@@ -111,7 +116,7 @@ class Checkpoint:
     @property
     def layer(self) -> str:
         """The kind of output layer: KerBS, MoS or softmax."""
-        mixed = any(f".{HEAD}{PRIOR}" in f".{name}" for name in self.state[MODEL])
+        mixed = any(f".{HEAD}{state_names.PRIOR}" in f".{name}" for name in self.state[MODEL])
         return "KerBS" if self.head else "MoS" if mixed else "softmax"
 
     @property
@@ -124,15 +129,15 @@ class Checkpoint:
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
         """The settings by part (model, task, …); in fairseq's older format all are in one part, called args."""
-        if self.state.get("args") is not None:
-            return {"args": options_of(self.state["args"])}
-        cfg = options_of(self.state.get("cfg"))
+        if self.state.get(ARGS) is not None:
+            return {ARGS: options_of(self.state[ARGS])}
+        cfg = options_of(self.state.get(CFG))
         return {name: options_of(part) for name, part in cfg.items() if is_part(part)}
 
     def options(self, part: str) -> dict[str, Any]:
         """Return the settings of one part."""
         parts = self.parts
-        return parts.get("args", parts.get(part, {}))
+        return parts.get(ARGS, parts.get(part, {}))
 
     @property
     def valid_subset(self) -> str:

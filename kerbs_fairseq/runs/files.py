@@ -72,7 +72,7 @@ def cannot_write(path: Path, error: Exception) -> NoReturn:
 
 @contextlib.contextmanager
 def replacing(path: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path`` on success, and is removed on failure."""
+    """Yield a temporary file that replaces ``path``, links resolved, on success, and is removed on failure."""
     real = destination(path, inputs)
     try:
         mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666 & ~umask()
@@ -80,17 +80,24 @@ def replacing(path: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
     except OSError as error:
         cannot_write(path, error)
     os.close(number)
-    beside = Path(name)
-    try:
+    with renaming(Path(name), real, path) as beside:
         yield beside
         beside.chmod(mode)
+
+
+@contextlib.contextmanager
+def renaming(beside: Path, real: Path, path: Path) -> Iterator[Path]:
+    """Yield ``beside``, which is renamed to ``real`` on success, and removed on failure; an error names ``path``."""
+    try:
+        yield beside
         sync(beside)
         os.replace(beside, real)
         sync(real.parent)
     except (OSError, RuntimeError) as error:  # torch.save raises a RuntimeError on a full disk
         cannot_write(path, error.__context__ if isinstance(error.__context__, OSError) else error)
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()  # part of a file would only fill the disk
 
 
 def write(path: Path, content: Union[str, bytes], inputs: Iterable[Path] = ()) -> None:

@@ -1,4 +1,7 @@
-"""Read the logs of training: that of fairseq-train, JSON or plain, and the table of ``--kerbs-move-log``."""
+"""The logs of training: that of fairseq-train, JSON or plain, and the table of ``--kerbs-move-log``.
+
+The plugin takes the names and formats of what it logs from here, so that they are read as they were written.
+"""
 
 import json
 import math
@@ -13,11 +16,20 @@ from kerbs_fairseq.runs.files import read_bytes, read_text
 LOG = "train.log"  # the file that recipes and the demo write beside a checkpoint
 INNER, TRAIN, VALID = "train_inner", "train", "valid"
 DIVERGED = re.compile(r"FloatingPointError|gradients are Nan/Inf")
-EVENT = re.compile(r"\bupdate (\d+): (\d+) senses moved")
+MOVED_LINE = "update %d: %d senses moved"  # the line of an event
+EVENT = re.compile(r"\b" + MOVED_LINE.replace("%d", r"(\d+)"))
 PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 EPOCH_END = re.compile(r"\bepoch \d+ \| (?:valid on '([^']+)' subset \| )?")
 WITHIN_EPOCH = re.compile(r"\bepoch \d+(?: \| [^|:]+)?:\s+\d+ / \d+ ")
 SPEED = re.compile(r"(?:Translated|Evaluated) .*?([\d.]+) tokens/s\)")
+
+# --- names of the metrics of the senses, in fairseq's log and TensorBoard
+METRIC = "kerbs_"  # all of them begin so
+MOVED, MOVED_TOTAL, IDLE = "kerbs_moved", "kerbs_moved_total", "kerbs_idle"
+WORDS_WITH, MORE = "kerbs_words_with_", "more"  # followed by a number of senses, or by "more"
+MOST_SENSES = "kerbs_most_senses"
+THETA, THETA_STD, BIAS_STD = "kerbs_theta", "kerbs_theta_std", "kerbs_bias_std"
+IDLE_SHARE = 0.01  # a sense with less than this share of its word's usage counts as idle
 
 
 class Record(NamedTuple):
@@ -110,15 +122,12 @@ def parameters(path: Path) -> Optional[int]:
 
 
 def seconds_per_update(log: Path) -> Optional[float]:
-    """Return the training time per update without validation, over all complete epochs of a JSON log; None if none."""
-    seconds, updates, before = 0.0, 0, 0
-    for line in read_lines(log) if log.is_file() else []:
-        if " | train | " not in line:
-            continue
-        wall = re.search(r'"train_train_wall": "([\d.]+)"', line)
-        number = re.search(r'"train_num_updates": "(\d+)"', line)
-        if wall and number and int(number[1]) > before:
-            seconds, updates, before = seconds + float(wall[1]), int(number[1]), int(number[1])
+    """Return the training time per update without validation, over all complete epochs of a log; None if none."""
+    seconds, updates = 0.0, 0
+    for record in records(read_lines(log)) if log.is_file() else ():
+        wall, number = record.values.get("train_wall", math.nan), record.update
+        if record.kind == TRAIN and number is not None and number > updates and math.isfinite(wall):
+            seconds, updates = seconds + wall, number
     return seconds / updates if updates and seconds else None
 
 

@@ -1,7 +1,9 @@
-"""Run fairseq's console commands: find them beside this Python, read their output, and report failures clearly."""
+"""Run commands: find those of fairseq beside this Python, read their output, and report failures clearly."""
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +13,7 @@ from typing import Callable, Optional, TextIO
 from kerbs_fairseq.runs.errors import UserError
 
 LAST_LINES = 12
+Process = subprocess.Popen[str]
 
 
 class CommandFailed(UserError):
@@ -32,17 +35,52 @@ def user_dir() -> str:
     return package.name if by_name else str(package)
 
 
-def start(
-    command: Sequence[str], environment: Optional[dict[str, str]] = None, new_session: bool = False
-) -> "subprocess.Popen[str]":
-    """Start a command; :func:`follow` reads its output."""
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, encoding="utf-8",
-        errors="replace", start_new_session=new_session,
-    )  # fmt: skip
+def captured(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run a command; return its exit code, its output and its errors."""
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
-def follow(process: "subprocess.Popen[str]", log: TextIO, watch: Optional[Callable[[str], None]] = None) -> list[str]:
+def logged(
+    command: Sequence[str],
+    log: Path,
+    watch: Optional[Callable[[str], None]] = None,
+    environment: Optional[dict[str, str]] = None,
+    running: Optional[set[Process]] = None,
+    append: bool = False,
+) -> tuple[int, list[str]]:
+    """Run a command with its output in the file ``log``; return its exit code and its last lines.
+
+    ``watch`` gets each line. An exception, above all by Ctrl-C, ends the command: a training must not go on in the
+    background. With ``running`` the command is in that set while it runs, and in a session of its own, so that
+    :func:`stop` ends its child processes too.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a" if append else "w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, encoding="utf-8",
+            errors="replace", start_new_session=running is not None,
+        )  # fmt: skip
+        try:
+            if running is not None:
+                running.add(process)
+            last = follow(process, file, watch)
+        except BaseException:
+            process.kill() if running is None else stop(process)
+            raise
+        finally:
+            process.wait()
+            if running is not None:
+                running.discard(process)
+    return process.returncode, last
+
+
+def stop(process: Process) -> None:
+    """End a process that has a session of its own, and its child processes."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+
+
+def follow(process: Process, log: TextIO, watch: Optional[Callable[[str], None]] = None) -> list[str]:
     """Write the output of a process to the open file ``log`` and pass each line to ``watch``; return the last lines."""
     assert process.stdout is not None
     last: list[str] = []
@@ -63,16 +101,7 @@ def run(
     if program is None:
         raise CommandFailed(f"{command[0]} is not installed: run kerbs-doctor")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)} if threads else None
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as file:
-        process = start([program, *command[1:]], environment)
-        try:
-            last = follow(process, file, watch)
-        except BaseException:  # above all Ctrl-C: a training must not go on in the background
-            process.kill()
-            raise
-        finally:
-            process.wait()
-    if process.returncode != 0:
+    code, last = logged([program, *command[1:]], log, watch, environment)
+    if code != 0:
         end = "".join(last)
-        raise CommandFailed(f"{command[0]} failed ({process.returncode}); full log: {log}. Last lines:\n{end}")
+        raise CommandFailed(f"{command[0]} failed ({code}); full log: {log}. Last lines:\n{end}")

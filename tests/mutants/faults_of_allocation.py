@@ -145,7 +145,7 @@ ALLOCATION_FAULTS = [
         "hook",
         MOVES,
         "a split gives the word more probability",
-        'rows["bias_raw"].write(at, bias)',
+        "rows[state_names.BIAS].write(at, bias)",
         "pass",
         "test_reallocator.py",
     ),

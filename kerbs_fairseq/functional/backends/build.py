@@ -164,6 +164,7 @@ def only_mine(path: Path) -> None:
 
 def run(command: list[str], seconds: float = QUESTION_SECONDS) -> str:
     """Return the output of a command; it and its child processes are killed after a time limit."""
+    # not by runs/process.py: functional imports torch alone, and this file is a program that imports nothing of ours
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
         start_new_session=True,
