@@ -1,7 +1,8 @@
 """Run-time patches that let fairseq 0.12.2 work with current torch and numpy, and fix some of its own bugs.
 
-A fix is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
-names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the fixes and why each one is active.
+A fix is applied only where the installed versions need it, and only once. It changes fairseq's modules only, with two
+exceptions: ``messages`` sets sys.excepthook, and ``hydra-warnings`` adds to warnings.filters. torch and numpy are never
+changed. ``kerbs-doctor`` lists the fixes and why each one is active.
 ``KERBS_FAIRSEQ_SKIP_FIXES=name,name`` leaves some out, to test what a fix does or whether it causes a problem.
 """
 
