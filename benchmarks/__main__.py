@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run all benchmarks one after the other; about twenty minutes on two cores."""
+"""python -m benchmarks: run all benchmarks one after the other; about twenty minutes on two cores."""
 
 import argparse
 import subprocess

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.decoding``: tokens per second of beam search, KerBS and MoS against softmax.
+"""python -m benchmarks.decoding: tokens per second of beam search, KerBS and MoS against softmax.
 
 Models have the paper's sizes and random weights. Every search is made to run to the same length, so that all arms do
-the same work. With ``--data`` the source sentences are those of a preprocessed test set.
+the same work. With --data the source sentences are those of a preprocessed test set.
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.device --device cuda``: the output layer on one device in each precision.
+"""python -m benchmarks.device --device cuda: the output layer on one device in each precision.
 
 Time of loss and gradients, and of a decoding step, as ratios to a softmax over the words in the same precision; peak
 memory of the loss. The title shows what docs/performance.md predicts, from the bytes and operations that :func:`costs`
-counts. ``make test-gpu`` prints the errors.
+counts. make test-gpu prints the errors.
 """
 
 import functools

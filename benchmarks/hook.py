@@ -1,4 +1,4 @@
-"""``python -m benchmarks.hook``: time of counting and moving senses, as a share of the time of an update.
+"""python -m benchmarks.hook: time of counting and moving senses, as a share of the time of an update.
 
 The update is that of the output layer alone (loss, gradients, Adam): the rest of a model only makes the share smaller.
 The parts are timed by themselves in the same run; an event's time is divided by the updates between two events.

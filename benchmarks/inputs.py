@@ -1,4 +1,4 @@
-"""``python -m benchmarks.inputs``: training time with each --kerbs-input, relative to ``untied``.
+"""python -m benchmarks.inputs: training time with each --kerbs-input, relative to untied.
 
 An update of a whole model (forward, backward, Adam) on synthetic sentences, for the Transformer of the paper's size,
 the LSTM 512/256 and the GRU language model. The choices take turns within one run, and medians are compared. All

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.layer``: time of output layers, forward and backward, as ratios to a softmax over the words.
+"""python -m benchmarks.layer: time of output layers, forward and backward, as ratios to a softmax over the words.
 
 Word frequencies follow Zipf's law (the i-th word has a share proportional to 1/i), and senses are allocated by them.
-``--checkpoint`` samples the norms of vectors, θ and biases from a trained KerBS model; directions are random, and
-features have the norm 13, as in a trained model. ``--grow`` varies one size after the other.
+--checkpoint samples the norms of vectors, θ and biases from a trained KerBS model; directions are random, and
+features have the norm 13, as in a trained model. --grow varies one size after the other.
 """
 
 import argparse

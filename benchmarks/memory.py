@@ -1,4 +1,4 @@
-"""``python -m benchmarks.memory``: peak memory of a training step under each head, and of the KerBS loss alone.
+"""python -m benchmarks.memory: peak memory of a training step under each head, and of the KerBS loss alone.
 
 Each case runs in a separate process. For a whole model, the result is the peak of the process minus its peak before the
 model was built. For the loss alone, it is the memory above inputs, outputs and gradients, compared with that of the

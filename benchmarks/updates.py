@@ -1,7 +1,7 @@
-"""``python -m benchmarks.updates``: time of training updates of whole models, KerBS and MoS against softmax.
+"""python -m benchmarks.updates: time of training updates of whole models, KerBS and MoS against softmax.
 
-Forward, backward and Adam, for the Transformer of the paper's size and the LSTM 512/256. With ``--data`` the batches
-are those of an epoch over a preprocessed corpus, ``--stretch`` of them in every round; without, they are synthetic.
+Forward, backward and Adam, for the Transformer of the paper's size and the LSTM 512/256. With --data the batches
+are those of an epoch over a preprocessed corpus, --stretch of them in every round; without, they are synthetic.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Which versions of the host the plugin needs, and one clear line where they are not there.
+"""The supported versions of torch, fairseq and the packages that fairseq requires, and errors of one line for others.
 
 Read from the packages' metadata, so that the check costs nothing and works where an import would fail.
 """
@@ -28,7 +28,7 @@ class Need(NamedTuple):
         return f">={low},<{high}"
 
     def admits(self, version: str) -> bool:
-        """Whether ``version`` lies in the range; anything behind the numbers (rc1, +cpu) is passed over."""
+        """Whether ``version`` lies in the range; anything behind the numbers (rc1, +cpu) is ignored."""
         numbers = tuple(int(n) for n in re.findall(r"\d+", version.partition("+")[0])[:3])
         return self.at_least <= numbers < self.below
 
@@ -52,7 +52,7 @@ def version_of(package: str) -> Optional[str]:
 
 
 def fault_of(need: Need) -> Optional[str]:
-    """What is wrong with one needed package, and what to install; None where all is well."""
+    """What is wrong with one needed package, and what to install; None if nothing is."""
     installed = version_of(need.package)
     if installed is None:
         return f"{need.package} is not installed: {need.install}"
@@ -62,7 +62,7 @@ def fault_of(need: Need) -> Optional[str]:
 
 
 def faults() -> list[str]:
-    """All that is wrong, a line each."""
+    """Everything that is wrong, one line each."""
     lines = [fault_of(need) for need in NEEDS]
     boot = boot_fault()
     return [line for line in [*lines, boot] if line is not None]

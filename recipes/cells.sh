@@ -89,6 +89,15 @@ same_settings() { # same_settings FILE TEXT: stop if it was made with others; el
   fi
 }
 
+lstm_sizes() { # lstm_sizes EMBED HIDDEN FEATURES: adds them to $options, as fairseq's lstm calls them
+  options+=(--encoder-embed-dim "$1" --decoder-embed-dim "$1" --decoder-hidden-size "$2" --decoder-out-embed-dim "$3")
+}
+
+transformer_sizes() { # transformer_sizes EMBED INNER FEATURES: the same for a Transformer, INNER is the feed-forward size
+  options+=(--encoder-embed-dim "$1" --decoder-embed-dim "$1" --encoder-ffn-embed-dim "$2" --decoder-ffn-embed-dim "$2")
+  [ "$3" = "$1" ] || options+=(--decoder-output-dim "$3")
+}
+
 train_cell() { # train_cell ARCH SMOOTHING OPTION...: train, or go on with, the model of this cell
   local arch=$1 smoothing=$2 criterion=cross_entropy options paths=() every=100 after=1000 until=0
   options=("${@:3}" --seed "$SEED")
@@ -134,11 +143,11 @@ evaluated() { # whether it has been done; stop with an error if there is no mode
   [ -f "$RESULTS/scores.json" ] && say "$CELL, seed $SEED: evaluated before: $(tr -d '\n' <"$RESULTS/scores.json")"
 }
 
-beam_search() { # beam_search: fairseq-generate over the subset, beam 5, into $RESULTS/generate-SUBSET.txt
+beam_search() { # beam_search OPTION...: fairseq-generate over the subset, into $RESULTS/generate-SUBSET.txt
   [[ " ${MORE[*]} " != *" --remove-bpe"* && " ${MORE[*]} " != *" --post-process"* ]] ||
     die "--remove-bpe: the recipe joins subwords itself"
   fairseq-generate "$OUT/binary" --user-dir "$USER_DIR" --path "$RUN/checkpoint_best.pt" --gen-subset "$SUBSET" \
-    --beam 5 --lenpen "${LENPEN:-1}" --batch-size 128 --no-progress-bar --results-path "$RESULTS" "${MORE[@]}" \
+    "$@" --lenpen "${LENPEN:-1}" --no-progress-bar --results-path "$RESULTS" "${MORE[@]}" \
     >"$RESULTS/generate.log" 2>&1 || fail_evaluation generate.log
 }
 

@@ -1,11 +1,16 @@
 """The argument parser of the console commands."""
 
+import importlib
+import re
 from typing import Any
 
 import pytest
+from commands import PACKAGE
 
 from kerbs_fairseq.cli import convert, export
 from kerbs_fairseq.evaluation import sweep
+
+COMMANDS = re.findall(r"(kerbs-[\w-]+) = ([\w.]+):main", (PACKAGE.parent / "setup.py").read_text())
 
 
 @pytest.mark.parametrize(
@@ -25,3 +30,13 @@ def test_an_option_whose_value_is_two_dashes_is_refused(
     assert ended.value.code == 2
     option = arguments.rsplit(maxsplit=1)[-1].removesuffix("=--")
     assert f"argument {option}: expected one argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "module"), COMMANDS)
+def test_the_help_is_plain_text(name: str, module: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(module).main(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: {name} ")
+    assert "``" not in shown

@@ -64,7 +64,7 @@ def test_the_prediction_is_what_the_documentation_says() -> None:
         assert f"| {ratio:g} | " + " | ".join(f"{x:.2f}" for x in numbers) + " |\n" in text
     found = device.predictions(layer.Case(8192, 512, 32000))
     numbers = [found[card]["training, float32 products"] for card in device.CARDS]
-    assert "float32 products, as before | " + " | ".join(f"{x:.1f}" for x in numbers) in text
+    assert "float32 products | " + " | ".join(f"{x:.1f}" for x in numbers) in text
 
 
 def test_growth_varies_one_size_at_a_time() -> None:

@@ -355,7 +355,7 @@ def test_a_model_stands_for_all_its_cells() -> None:
         (["--lr-grid", "fast"], "--lr-grid fast: numbers with commas between them"),
         (["--lenpen-grid", "1,"], "--lenpen-grid 1,: numbers"),
         (["--grid-updates", "9"], "--grid-updates goes with --lr-grid"),
-        (["--lr-grid", "1", "--", "--lr", "2"], "--lr-grid and -- --lr: one of them"),
+        (["--lr-grid", "1", "--", "--lr", "2"], "--lr-grid and -- --lr cannot be combined"),
     ],
 )
 def test_mistakes_get_one_line(out: Path, recipe: Path, arguments: list[str], message: str) -> None:

@@ -243,7 +243,7 @@ def test_no_features_no_words_and_a_smoothing_of_two_are_refused() -> None:
             KernelizedBayesianSoftmax(*sizes)
     with pytest.raises(ValueError, match="label smoothing of 2"):
         KernelizedBayesianSoftmax(4, 10).loss(torch.randn(1, 4), torch.tensor([1]), label_smoothing=2.0)
-    with pytest.raises(ValueError, match=r"the words \[50\] keep one sense: they must be in \[0, 9\]"):
+    with pytest.raises(ValueError, match=r"single=\[50\]: these words must be in \[0, 9\]"):
         KernelizedBayesianSoftmax(4, 10, single=[50])
     with pytest.raises(RuntimeError, match=r"weight has the shape \(1, 1\), and \(1,\) is needed"):
         KernelizedBayesianSoftmax(4, 10).loss(torch.randn(1, 4), torch.tensor([1]), torch.ones(1, 1))

@@ -1,4 +1,4 @@
-"""Wrong or missing versions of the host: one clear line that says what to install."""
+"""Wrong or missing versions of torch, fairseq and others: one line that says what to install."""
 
 import re
 import subprocess

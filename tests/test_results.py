@@ -6,6 +6,7 @@ import math
 import shutil
 import tarfile
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_diversity_by_other_means(outputs: list[str]) -> None:
     theirs = BLEU(effective_order=True).corpus_score(outputs, [references])
     assert scores["length_ratio"] == pytest.approx(theirs.sys_len / theirs.ref_len)
     words = [line.split() for line in outputs]
-    ones, twos = Counter(w for line in words for w in line), Counter(p for line in words for p in zip(line, line[1:]))
+    ones, twos = Counter(w for line in words for w in line), Counter(p for line in words for p in pairwise(line))
     assert scores["distinct_1"] == (len(ones) / sum(ones.values()) if ones else 0)
     assert scores["distinct_2"] == (len(twos) / sum(twos.values()) if twos else 0)
     assert scores["most_frequent"] == max(outputs.count(line) for line in outputs) / len(outputs)

@@ -1,5 +1,6 @@
 """From senses to words: the index, and log-probabilities against sums over senses."""
 
+import itertools
 import math
 
 import pytest
@@ -57,7 +58,7 @@ def test_every_form_of_the_index_is_the_map_the_other_way_round(made: tuple[Tens
     index = SenseIndex(sense_to_word, n_words)
     own = [[s for s, i in enumerate(sense_to_word.tolist()) if i == word] for word in range(n_words)]
     order, offsets = index.order.tolist(), index.offsets.tolist()
-    assert [order[a:b] for a, b in zip(offsets, offsets[1:])] == own
+    assert [order[a:b] for a, b in itertools.pairwise(offsets)] == own
     assert index.largest == max(map(len, own))
     grouped = {}
     for group in index.groups:
@@ -69,7 +70,7 @@ def test_every_form_of_the_index_is_the_map_the_other_way_round(made: tuple[Tens
     assert torch.equal(torch.cat([g.words for g in index.groups])[index.position], torch.arange(n_words))
     first, several, others, starts, empty, order = index.jagged
     by_rounds = {word: [] if word in empty else [sense] for word, sense in enumerate(first.tolist())}
-    for begin, end in zip(starts, starts[1:]):
+    for begin, end in itertools.pairwise(starts):
         for word, sense in zip(several.tolist(), others[begin:end].tolist()):
             by_rounds[word].append(sense)
     assert [by_rounds[word] for word in range(n_words)] == own

@@ -53,14 +53,15 @@ def difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> Optional[s
     """Return why two models cannot be averaged, or None."""
     if first.keys() != other.keys():
         odd = sorted(first.keys() ^ other.keys())
-        return f"they are different models: {odd[0]} is in one alone"
+        return f"they are different models: {odd[0]} is in only one of them"
     for name, value in first.items():
         if value.shape != other[name].shape:
             return (
-                f"they are different models: {name} is {tuple(value.shape)} in one, {tuple(other[name].shape)} in one"
+                f"they are different models: {name} is {tuple(value.shape)} in one, "
+                f"{tuple(other[name].shape)} in the other"
             )
         if value.is_floating_point() != other[name].is_floating_point():
-            return f"they are different models: {name} is {value.dtype} in one, {other[name].dtype} in one"
+            return f"they are different models: {name} is {value.dtype} in one, {other[name].dtype} in the other"
         if name.endswith(MAP) and not torch.equal(value, other[name]):
             moved = int((value != other[name]).sum())
             return (

@@ -151,7 +151,7 @@ def problems() -> Iterator[str]:
         if asked and asked not in names:
             yield f"{BACKEND}={asked}: there are {', '.join(names)}; unset it, or name one of them"
         if fairseq_patches.skipped():
-            yield f"patches are left out: unset {fairseq_patches.SKIP_VARIABLE} unless you mean it"
+            yield f"patches are left out: unset {fairseq_patches.SKIP_VARIABLE} to apply them"
 
 
 def report() -> tuple[str, int]:

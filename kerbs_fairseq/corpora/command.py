@@ -1,4 +1,4 @@
-"""``kerbs-corpus``: convert a corpus as published to text, and text to subwords.
+"""kerbs-corpus: convert a corpus as published to text, and text to subwords.
 
 Each subcommand writes one new folder, completely or not at all. The recipes call them in turn.
 """

@@ -1,5 +1,6 @@
 """Read DailyDialog as published: one dialog per line, each turn ended by __eou__."""
 
+import itertools
 from pathlib import Path
 
 from kerbs_fairseq.corpora.lines import clean, raw_lines
@@ -19,7 +20,7 @@ def turn_pairs(path: Path) -> list[Pair]:
         if rest:
             raise UserError(f"{path}, line {number}: the last turn is not ended by {END}; is the file cut short?")
         spoken = [turn for turn in turns if turn]
-        pairs += zip(spoken, spoken[1:])
+        pairs += itertools.pairwise(spoken)
     if not pairs:
         raise UserError(f"{path} has no dialog")
     return pairs

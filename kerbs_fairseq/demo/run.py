@@ -223,7 +223,7 @@ def compare_with_truth(folder: Path, results: list[Result]) -> None:
             comparison = Comparison.of(true, learned)
             content = Comparison.of({word: n for word, n in true.items() if kinds[word] != "grammar"}, learned)
             result.truth_correlation, result.content_correlation = comparison.correlation, content.correlation
-            say(f"\n{result.name}: senses that words have, by how many they should have")
+            say(f"\n{result.name}: learned number of senses of words, by their true number")
             say(f"{comparison.table()}\nrank correlation {comparison.correlation:.2f}", end="")
             say(f", without grammar words {content.correlation:.2f}")
             means = means_by_kind(learned, kinds)

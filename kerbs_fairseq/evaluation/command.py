@@ -1,4 +1,4 @@
-"""``kerbs-evaluate``: score trained models, compare them, and write the tables of results and of the documentation.
+"""kerbs-evaluate: score trained models, compare them, and write the tables of results and of the documentation.
 
 The recipes call it after fairseq-generate or fairseq-eval-lm; OUT is the working folder of a recipe.
 """

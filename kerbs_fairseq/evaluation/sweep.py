@@ -1,4 +1,4 @@
-"""``kerbs-table``: train and evaluate all cells of a recipe, or continue an interrupted table, and update the table.
+"""kerbs-table: train and evaluate all cells of a recipe, or continue an interrupted table, and update the table.
 
 With --lr-grid every cell is trained with each rate and the first seed, for --grid-updates updates or to the end, and
 the rate with the lowest validation loss is used for all seeds; with --lenpen-grid the length penalty is chosen by BLEU
@@ -305,7 +305,7 @@ def sweep_of(args: argparse.Namespace) -> Sweep:
     if lenpens and isinstance(task.scorer, Perplexity):
         raise UserError("--lenpen-grid: a language model is not searched with beams")
     if rates and "--lr" in args.more:
-        raise UserError("--lr-grid and -- --lr: one of them")
+        raise UserError("--lr-grid and -- --lr cannot be combined")
     if args.grid_updates and not rates:
         raise UserError("--grid-updates goes with --lr-grid")
     trial = ["--updates", args.grid_updates] if args.grid_updates else []

@@ -1,4 +1,4 @@
-"""``kerbs-rate``: the paper's human evaluation: write blinded rating sheets, and report the scores of filled ones.
+"""kerbs-rate: the paper's human evaluation: write blinded rating sheets, and report the scores of filled ones.
 
 kerbs-rate sheet --source test.src --system kerbs=kerbs.txt --system softmax=softmax.txt -o study
 kerbs-rate report study

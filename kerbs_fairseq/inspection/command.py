@@ -1,4 +1,4 @@
-"""``kerbs-inspect CHECKPOINT``: print what a trained KerBS model has learned, as text or JSON.
+"""kerbs-inspect CHECKPOINT: print what a trained KerBS model has learned, as text or JSON.
 
 Words by number of senses (Table 5 of the paper), words that gained and lost most senses, words with the largest and
 smallest θ (Figure 3), idle senses; with --word the senses of a word, and with --data their contexts.

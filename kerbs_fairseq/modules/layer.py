@@ -95,7 +95,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         if in_features < 1 or n_words < 1:
             raise ValueError(f"{in_features} features and {n_words} words: at least one of each is needed")
         if any(not 0 <= word < n_words for word in single):
-            raise ValueError(f"the words {list(single)} keep one sense: they must be in [0, {n_words - 1}]")
+            raise ValueError(f"single={list(single)}: these words must be in [0, {n_words - 1}]")
         if chunk < 0:
             raise ValueError(f"a chunk of {chunk} tokens: give a positive number, or 0 for an automatic choice")
         check_backend(backend)

@@ -285,7 +285,7 @@ PATCHES: tuple[tuple[str, str, Callable[[], bool], Callable[[], None]], ...] = (
     (
         "torch-warnings",
         "torch warns at every training about the way in which fairseq calls it (torch.cuda.amp, masks of two types, "
-        "pinned memory without a GPU); fairseq gets functions that call it as it wants to be called today",
+        "pinned memory without a GPU); fairseq gets functions that make these calls in torch's current form",
         _always,
         _todays_torch_calls,
     ),

@@ -1,7 +1,8 @@
 """Run-time patches that let fairseq 0.12.2 work with current torch and numpy, and fix some of its own bugs.
 
-A patch is applied only where the installed versions need it, only once, and only inside the fairseq modules that it
-names: torch and numpy themselves are never changed. ``kerbs-doctor`` lists the patches and why each one is active.
+A patch is applied only where the installed versions need it, and only once. It changes fairseq's modules only, with two
+exceptions: ``messages`` sets sys.excepthook, and ``hydra-warnings`` adds to warnings.filters. torch and numpy are never
+changed. ``kerbs-doctor`` lists the patches and why each one is active.
 ``KERBS_FAIRSEQ_SKIP_FIXES=name,name`` leaves some out, to test what a patch does or whether it causes a problem.
 
 ``messages``, ``early-checks`` and ``adaptive-loss`` repair nothing: they report a mistake of the user in one line. They

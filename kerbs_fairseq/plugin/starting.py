@@ -119,7 +119,7 @@ def start(decoder: Any, data: Data) -> None:
     options, table = decoder.start_options, decoder.head.senses
     line = f"started from a softmax: {table.n_words} words became {len(table.vectors)} senses"
     if len(table.vectors) == table.n_words or options.noise == 0:
-        logger.info("%s, which predict what it did", line)
+        logger.info("%s, which predict the same as the softmax", line)
         return
     base = table.vectors.detach().clone()
     before = data.validation.loss() if data.validation is not None else None

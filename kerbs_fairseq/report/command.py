@@ -1,4 +1,4 @@
-"""``kerbs-report CHECKPOINT… -o FOLDER``: write a page with plots of what a trained KerBS model has learned.
+"""kerbs-report CHECKPOINT… -o FOLDER: write a page with plots of what a trained KerBS model has learned.
 
 One self-contained HTML file, and the same plots as PNG and SVG files. With --data the page includes contexts of words
 by sense, their spread, and examples. Several checkpoints are compared: softmax, MoS, KerBS.

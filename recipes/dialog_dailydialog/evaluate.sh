@@ -18,7 +18,7 @@ source "$(dirname "$0")/../cells.sh"
 cell_options 'seq2seq transformer' '--against --subset --lenpen' "$@"
 need fairseq-generate kerbs-evaluate
 if ! evaluated; then
-  beam_search
+  beam_search --beam 5 --batch-size 128
   score
 fi
 compare
