@@ -115,10 +115,10 @@ def about_saving(error: BaseException, path: list[Call]) -> Optional[str]:
 
 
 def about_options(error: BaseException, path: list[Call]) -> Optional[str]:
-    """Return the text of an error that is clear as it is: from checks in fairseq's commands or of ``KERBS_BACKEND``."""
+    """Return the text of an error that is clear as it is: from checks in fairseq's commands."""
     inner = path[-1] if path else Call("", "", {})
     known = isinstance(error, (AssertionError, ValueError)) or type(error) is Exception
-    of_fairseq = inner.module.startswith("fairseq_cli.") or inner.function in ("filter_indices_by_size", "forced")
+    of_fairseq = inner.module.startswith("fairseq_cli.") or inner.function == "filter_indices_by_size"
     return reason(error) if known and of_fairseq and str(error) else None
 
 
