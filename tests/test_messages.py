@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,14 @@ def test_other_exceptions_and_other_programs_keep_their_traceback(
         except (OSError, RuntimeError):
             hook(*sys.exc_info())
         assert ("Traceback" in capsys.readouterr().err) == shown
+
+
+def test_the_option_that_is_required_is_named() -> None:
+    from fairseq import optim
+
+    with pytest.raises(ValueError, match="optimizer is required!") as caught:
+        optim.build_optimizer(Namespace(optimizer=None), [])
+    assert fairseq_messages.explained(caught.value, caught.tb) == "optimizer is required! Give --optimizer"
 
 
 def test_interrupts_and_exits_are_not_explained() -> None:

@@ -118,6 +118,8 @@ def about_options(error: BaseException, path: list[Call]) -> Optional[str]:
     """Return the text of an error that is clear as it is: from checks in fairseq's commands."""
     inner = path[-1] if path else Call("", "", {})
     known = isinstance(error, (AssertionError, ValueError)) or type(error) is Exception
+    if isinstance(error, ValueError) and (inner.module, inner.function) == ("fairseq.registry", "build_x"):
+        return f"{reason(error)} Give --{str(error).split()[0].replace('_', '-')}"
     of_fairseq = inner.module.startswith("fairseq_cli.") or inner.function == "filter_indices_by_size"
     return reason(error) if known and of_fairseq and str(error) else None
 
