@@ -220,12 +220,21 @@ def test_what_keeps_senses_from_moving(of_layer: Any, of_schedule: Any, reason: 
     ("options", "reason"),
     [
         ("--max-update 9 --kerbs-reallocate-after 2 --kerbs-reallocate-every 5", None),
-        ("--max-update 9 --kerbs-reallocate-every 0", None),
+        ("--max-update 9", None),
         ("--max-update 9 --kerbs-reallocate-every 10 --kerbs-reallocate-after 1", "training ends after 9"),
-        ("--kerbs-reallocate-after 0 --kerbs-reallocate-until 50", "--kerbs-reallocate-until is 50"),
-        ("--kerbs-strategy paper --kerbs-threshold=-inf", "no log P is below --kerbs-threshold -inf"),
-        ("--kerbs-strategy mine --kerbs-threshold=-inf", "no log P is below --kerbs-threshold -inf"),
-        ("--kerbs-senses 1", "no word has more than the 1 that it keeps"),
+        (
+            "--kerbs-reallocate-every 100 --kerbs-reallocate-after 0 --kerbs-reallocate-until 50",
+            "--kerbs-reallocate-until is 50",
+        ),
+        (
+            "--kerbs-reallocate-every 100 --kerbs-strategy paper --kerbs-threshold=-inf",
+            "no log P is below --kerbs-threshold -inf",
+        ),
+        (
+            "--kerbs-reallocate-every 100 --kerbs-strategy mine --kerbs-threshold=-inf",
+            "no log P is below --kerbs-threshold -inf",
+        ),
+        ("--kerbs-reallocate-every 100 --kerbs-senses 1", "no word has more than the 1 that it keeps"),
     ],
 )
 def test_a_training_in_which_senses_never_move_says_so_once(

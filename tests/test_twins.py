@@ -30,7 +30,7 @@ OTHER_SIZES = [twin for twin in TWINS if twin not in KINDS]
 FREE_OF_KERBS = {name for name in models.MODEL_REGISTRY if not name.startswith(("kerbs_", "mos_"))}
 ALL_OF_THE_PAPER = (
     "--kerbs-preset paper --kerbs-senses 3 --kerbs-max-senses 4 --kerbs-init random --kerbs-init-vectors random "
-    "--kerbs-bias none --kerbs-strategy paper --kerbs-moved-vector keep"
+    "--kerbs-bias none --kerbs-reallocate-every 100 --kerbs-strategy paper --kerbs-moved-vector keep"
 )
 
 
@@ -166,6 +166,7 @@ def test_special_symbols_have_one_sense_and_the_others_what_the_preset_says(
     assert (int(numbers.min()), int(numbers.max())) == (1, most)
     assert (table.bias is not None) == bias
     assert torch.equal(table.initial_senses, numbers.int())
+    assert run.cfg.model.kerbs_reallocate_every == (100 if preset else 0)
     if not preset:  # the end of a sentence is a frequent word
         assert int(numbers[dictionary.eos()]) == most
     else:
@@ -279,11 +280,15 @@ def test_a_trained_model_needs_no_counts(
         ("--kerbs-init random --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-init random and"),
         ("--kerbs-init random --kerbs-min-count 5", "--kerbs-min-count has no effect with --kerbs-init random"),
         (
-            "--kerbs-moved-vector keep --kerbs-split-noise 0.1",
+            "--kerbs-reallocate-every 100 --kerbs-moved-vector keep --kerbs-split-noise 0.1",
             "--kerbs-split-noise has no effect with --kerbs-moved-ve",
         ),
         ("--kerbs-bias none --kerbs-bias-rate 2", "--kerbs-bias-rate has no effect with --kerbs-bias none"),
         ("--kerbs-kernel dot --kerbs-theta-rate 2", "--kerbs-theta-rate has no effect with --kerbs-kernel dot"),
+        (
+            "--kerbs-move-log x",
+            "--kerbs-move-log has no effect with --kerbs-reallocate-every 0, the default: set that to",
+        ),
         ("--kerbs-strategy loss --kerbs-threshold -5", "--kerbs-threshold has no effect with --kerbs-strategy loss"),
         ("--kerbs-senses 1 --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-senses 1: .* exactly 1"),
         ("--kerbs-senses 4 --kerbs-max-senses 4 --kerbs-min-count 2", "--kerbs-min-count has no effect .* exactly 4"),
@@ -291,7 +296,10 @@ def test_a_trained_model_needs_no_counts(
         ("--kerbs-theta-rate inf", "rates of inf for θ and 1 for the bias: from 1e-06 to 1e\\+06 are possible"),
         ("--kerbs-theta-rate 1e14", "rates of 1e\\+14 for θ"),
         ("--kerbs-bias-rate 1e-7", "rates of 1 for θ and 1e-07 for the bias"),
-        ("--kerbs-split-noise inf", "--kerbs-split-noise inf: it must be 0 or more, and finite"),
+        (
+            "--kerbs-reallocate-every 9 --kerbs-split-noise inf",
+            "--kerbs-split-noise inf: it must be 0 or more, and finite",
+        ),
         (f"{ALL_OF_THE_PAPER} --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-init random and"),
         ("--adaptive-softmax-cutoff 50,100", "an adaptive softmax"),
         ("--label-smoothing -0.1", "--label-smoothing -0.1: it must be at least 0 and below 1"),

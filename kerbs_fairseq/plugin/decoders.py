@@ -160,7 +160,10 @@ def check_options(args: Any, given: list[str]) -> None:
     ):
         for name in useless:
             if name in given:
-                refuse(f"{flag(name)} has no effect with {flag(option)} {getattr(args, option)}: leave it out")
+                remedy = ": leave it out"
+                if option == "kerbs_reallocate_every" and option not in given:
+                    remedy = ", the default: set that to a number of updates, such as 100"
+                refuse(f"{flag(name)} has no effect with {flag(option)} {getattr(args, option)}{remedy}")
     for name in ("kerbs_power", "kerbs_min_count"):
         if name in given and args.kerbs_senses in (args.kerbs_min_senses, args.kerbs_max_senses):
             refuse(

@@ -27,6 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "kerbs_init": "frequency",
         "kerbs_init_vectors": "near",
         "kerbs_bias": "zero",
+        "kerbs_reallocate_every": 0,
         "kerbs_strategy": "paper",
         "kerbs_moved_vector": "split",
     },
@@ -36,6 +37,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "kerbs_init": "random",
         "kerbs_init_vectors": "random",
         "kerbs_bias": "none",
+        "kerbs_reallocate_every": 100,
         "kerbs_strategy": "paper",
         "kerbs_moved_vector": "keep",
     },
@@ -150,8 +152,11 @@ class KerbsOptions(FairseqDataclass):
     kerbs_input_passes: int = field(
         default=1, metadata={"help": "Transformers with --kerbs-input posterior: repetitions under teacher forcing"}
     )
-    kerbs_reallocate_every: int = field(
-        default=100, metadata={"help": "move senses between words every this many updates; 0: never"}
+    kerbs_reallocate_every: Optional[int] = field(
+        default=None,
+        metadata=by_preset(
+            "kerbs_reallocate_every", "move senses between words every this many updates, such as 100; 0: never"
+        ),
     )
     kerbs_reallocate_after: int = field(
         default=1000, metadata={"help": "no sense moves before this many updates have been made"}
