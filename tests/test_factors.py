@@ -30,7 +30,7 @@ def test_the_table_of_factors(out: Path) -> None:
     rows = {line.split(" | ")[1]: line.split(" | ") for line in factors_of(results).splitlines()}
     assert list(rows)[2:] == [f"`seq2seq-{cell}`" for cell in PERPLEXITIES if cell != "mos"]
     assert rows["`seq2seq-softmax`"][4:] == ["+25.0 % ± 0.0", " |"]
-    assert rows["`seq2seq-kerbs`"][0] == "| the defaults"
+    assert rows["`seq2seq-kerbs`"][0] == "| the defaults, and senses move"
     assert rows["`seq2seq-kerbs`"][3:] == ["8.40 ± 0.57 (2)", "", "−20.0 % ± 0.0 |"]
     assert rows["`seq2seq-kerbs+more`"][0] == "| `--kerbs-senses 2 --kerbs-adam 1 2`"
     assert rows["`seq2seq-kerbs+more`"][3:] == ["7.60 (1)", "−5.0 %", "−24.0 % |"], "of the seeds that both have"

@@ -26,7 +26,7 @@ def setting_of(name: str, cell: Cell, standard: Cell) -> str:
     arm = ARMS[name.partition("+")[0].partition("-")[2]]
     own = [one for one in options_of(cell.get("train", "")) if one not in options_of(standard.get("train", ""))]
     options = [*([arm.options] if arm.options else []), *own]
-    return f"`{' '.join(options)}`" if options else "the defaults"
+    return f"`{' '.join(options)}`" if options else "the defaults, and senses move"
 
 
 def percent_of(cell: Cell, other: Optional[Cell]) -> str:

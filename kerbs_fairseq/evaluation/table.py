@@ -168,7 +168,11 @@ def markdown(task_name: str, out: Path, failed: Sequence[str] = ()) -> str:
 
 
 def summary(all_results: Sequence[dict[str, Any]]) -> str:
-    """Return a table with a row for each model and set of results: softmaxes, the better MoS, KerBS, its margin."""
+    """Return a table with a row for each model and set of results: softmaxes, MoS, KerBS and its margin.
+
+    Of the wider softmaxes, of MoS and of KerBS with and without moves the one with more seeds is shown, then the one
+    with the better validation perplexity.
+    """
     columns = [
         "task, corpus, model",
         "measure",
@@ -197,13 +201,16 @@ def validation_of(cell: Cell) -> float:
 def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
     """Return the row of one model in the summary."""
     cells, name = results["cells"], measure_of(task)
-    arms = [["softmax"], ["softmax-features", "softmax-model"], ["mos", "mos-identity"], ["kerbs"]]
-    shown = []
+    arms = [["softmax"], ["softmax-features", "softmax-model"], ["mos", "mos-identity"], ["kerbs", "kerbs-static"]]
+    shown, best = [], None
     for group in arms:
         candidates = [cells[f"{model}-{arm}"] for arm in group if f"{model}-{arm}" in cells]
-        chosen = min(candidates, key=validation_of, default=None)  # of two, the one that is better on validation
-        shown.append(mean_and_spread(values_of(chosen, name)))
-    against = cells.get(f"{model}-kerbs", {}).get("against_softmax")
+        # of two, the one with more seeds; of those, the one that is better on validation
+        best = min(candidates, key=lambda cell: (-len(cell["seeds"]), validation_of(cell)), default=None)
+        shown.append(mean_and_spread(values_of(best, name)))
+    if best is not None and best is cells.get(f"{model}-kerbs"):
+        shown[-1] += ", senses move"
+    against = None if best is None else best.get("against_softmax")
     margin = ""
     if against:
         difference, low, high = (against["all"][key] for key in ("difference", "low", "high"))
