@@ -120,7 +120,7 @@ class TrainingWatch:
         passed = time.monotonic() - self.start
         left = passed / epoch * (self.epochs - epoch)
         say(
-            f"  {self.result.name:<20}epoch {epoch:2}/{self.epochs}  valid ppl {ppl:8.2f}  "
+            f"  {self.result.name:<22}epoch {epoch:2}/{self.epochs}  valid ppl {ppl:8.2f}  "
             f"{passed:4.0f} s, {left:.0f} s to go"
         )
 
@@ -208,7 +208,7 @@ def cell(folder: Path, model: Model, head: Head, epochs: Optional[int], seed: in
     scores = {"BLEU": result.bleu, "BLEU signature": result.signature}
     files.write(save / outputs.SCORES, json.dumps(scores) + "\n")
     result.seconds = time.monotonic() - began
-    say(f"  {result.name:<20}BLEU {result.bleu:.1f}")
+    say(f"  {result.name:<22}BLEU {result.bleu:.1f}")
     return result
 
 
