@@ -161,7 +161,7 @@ def test_mistakes(pairs: Path, tmp_path: Path, options: str, message: str) -> No
     before = sorted(tmp_path.iterdir())
     refused(
         f"fairseq-train {pairs} --user-dir {PACKAGE} {twin(SMALL_LSTM)} {QUICK} --save-dir {tmp_path}/save "
-        f"--criterion kerbs_cross_entropy --max-update 9 {options.format(folder=tmp_path)}",
+        f"--criterion kerbs_cross_entropy --kerbs-reallocate-every 5 --max-update 9 {options.format(folder=tmp_path)}",
         message,
     )
     assert (tmp_path / "old.tsv").read_text().endswith("5\t1\n")
