@@ -24,6 +24,8 @@ from commands import (
 )
 from forced_decoding import assert_beam_scores_are_those_of_forced_decoding
 
+from kerbs_fairseq.runs import checkpoint
+
 pytestmark = pytest.mark.e2e
 
 KERBS = "--criterion kerbs_cross_entropy --label-smoothing 0.1"
@@ -142,9 +144,9 @@ def test_language_models_train_and_evaluate(text: Path, tmp_path: Path, model: s
         "--sample-break-mode eos --max-tokens 800"
     )
     assert float(re.search(r"Perplexity: ([\d.]+)", out)[1]) < 400
-    saved = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)["cfg"]["model"]
-    names = ("kerbs_preset", "kerbs_senses", "kerbs_bias", "kerbs_seed")
-    assert [saved[name] for name in names] == ["default", 1.5, "zero", 3], "whatever the defaults are later"
+    saved = checkpoint.load(tmp_path / "checkpoint_last.pt").options("model")
+    names = ("kerbs_preset", "kerbs_senses", "kerbs_bias", "kerbs_reallocate_every", "kerbs_seed")
+    assert [saved[name] for name in names] == ["default", 1.5, "zero", 0, 3], "whatever the defaults are later"
 
 
 @pytest.mark.parametrize("model", ["kerbs_transformer_lm", pytest.param("kerbs_gru_lm", marks=pytest.mark.thorough)])
