@@ -107,7 +107,7 @@ train_cell() { # train_cell ARCH SMOOTHING OPTION...: train, or go on with, the 
     criterion=kerbs_cross_entropy
     options+=(--kerbs-seed "$SEED")
     # senses move between a tenth and seven tenths of the training; what says when is refused if they never move
-    if [[ " ${arm_options[*]} ${MORE[*]} " != *" --kerbs-reallocate-every 0 "* ]]; then
+    if [[ $arm =~ ^kerbs-(moves|paper)$ && " ${MORE[*]} " != *" --kerbs-reallocate-every 0 "* ]]; then
       [ -z "$UPDATES" ] || { every=$((UPDATES / 30 + 1)) after=$((UPDATES / 10)) until=$((UPDATES * 7 / 10)); }
       options+=(--kerbs-reallocate-every "$every" --kerbs-reallocate-after "$after" --kerbs-reallocate-until "$until")
       paths=(--kerbs-move-log "$RUN/moves.tsv")

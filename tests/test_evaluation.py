@@ -210,10 +210,10 @@ def test_spread_is_that_of_a_sample() -> None:
 
 
 def test_names_of_cells() -> None:
-    assert name_of("seq2seq-kerbs-static") == ("seq2seq", "KerBS w/o dynamic allocation")
+    assert name_of("seq2seq-kerbs-nokernel") == ("seq2seq", "KerBS w/o kernel")
     assert name_of("gru-softmax+3x.wide") == ("gru", "softmax (3x.wide)")
     assert name_of("transformer-softmax-model") == ("transformer", "softmax, wider model")
-    assert baseline_of("transformer-kerbs-static+x") == "transformer-softmax"
+    assert baseline_of("transformer-kerbs-moves+x") == "transformer-softmax"
     for task in TASKS.values():
         assert set(task.figures) <= set(task.cells)
         assert all(name_of(cell) for cell in task.cells)

@@ -46,7 +46,7 @@ def test_translation_recipe(tmp_path: Path) -> None:
     assert "other settings" in refusal("mt_iwslt16/prepare.sh", *arguments[:-1], 95)
     shown = run(
         "table.sh", "mt_iwslt16", "--out", out, "--seeds", "1", "--scale", "small", "--updates", "3", "--jobs", "2",
-        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-static", "--lenpen-grid", "0.5",
+        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-moves", "--lenpen-grid", "0.5",
         "--", *TINY_LSTM.split(),
     )  # fmt: skip
     assert shown.count(" on validation)") == 3

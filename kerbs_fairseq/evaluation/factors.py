@@ -7,6 +7,7 @@ from kerbs_fairseq.evaluation.table import Cell, mean_and_spread, row, signed, s
 
 COLUMNS = ("setting", "cell", "parameters", "validation ppl per token", "against `kerbs`", "against softmax")
 MEASURE = "valid_ppl"
+STANDARD = "kerbs"  # the arm with the defaults
 
 
 def options_of(text: str) -> list[str]:
@@ -26,7 +27,9 @@ def setting_of(name: str, cell: Cell, standard: Cell) -> str:
     arm = ARMS[name.partition("+")[0].partition("-")[2]]
     own = [one for one in options_of(cell.get("train", "")) if one not in options_of(standard.get("train", ""))]
     options = [*([arm.options] if arm.options else []), *own]
-    return f"`{' '.join(options)}`" if options else "the defaults, and senses move"
+    parts = [] if arm.options or arm.name == STANDARD else [arm.title]
+    parts += [f"`{' '.join(options)}`"] if options else []
+    return ", ".join(parts) or "the defaults"
 
 
 def percent_of(cell: Cell, other: Optional[Cell]) -> str:
@@ -45,7 +48,7 @@ def factors_of(results: dict[str, Any]) -> str:
     task, cells = TASKS[results["task"]], results["cells"]
     tables = []
     for model in task.models:
-        standard, softmax = cells.get(f"{model}-kerbs"), cells.get(f"{model}-softmax")
+        standard, softmax = cells.get(f"{model}-{STANDARD}"), cells.get(f"{model}-softmax")
         if standard is None:
             continue
         lines = [row(COLUMNS), row(["---"] * len(COLUMNS))]

@@ -201,14 +201,14 @@ def validation_of(cell: Cell) -> float:
 def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
     """Return the row of one model in the summary."""
     cells, name = results["cells"], measure_of(task)
-    arms = [["softmax"], ["softmax-features", "softmax-model"], ["mos", "mos-identity"], ["kerbs", "kerbs-static"]]
+    arms = [["softmax"], ["softmax-features", "softmax-model"], ["mos", "mos-identity"], ["kerbs", "kerbs-moves"]]
     shown, best = [], None
     for group in arms:
         candidates = [cells[f"{model}-{arm}"] for arm in group if f"{model}-{arm}" in cells]
         # of two, the one with more seeds; of those, the one that is better on validation
         best = min(candidates, key=lambda cell: (-len(cell["seeds"]), validation_of(cell)), default=None)
         shown.append(mean_and_spread(values_of(best, name)))
-    if best is not None and best is cells.get(f"{model}-kerbs"):
+    if best is not None and best is cells.get(f"{model}-kerbs-moves"):
         shown[-1] += ", senses move"
     against = None if best is None else best.get("against_softmax")
     margin = ""
@@ -218,8 +218,8 @@ def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
         if against["t_test"]:
             margin += f", t-test {p_value(against['t_test']['p'])}"
         if isinstance(task.scorer, Perplexity):
-            softmax = values_of(cells.get(f"{model}-softmax"), name)
-            margin = f"**{signed(100 * difference / (sum(softmax) / len(softmax)), 1)} %**: {margin}"
-    paper = [task.figures.get(f"{model}-{arm}") for arm in ("kerbs", "softmax")]
-    papers = signed(paper[0] - paper[1]) if paper[0] is not None and paper[1] is not None else "–"
+            scores = values_of(cells.get(f"{model}-softmax"), name)
+            margin = f"**{signed(100 * difference / (sum(scores) / len(scores)), 1)} %**: {margin}"
+    kerbs, softmax = task.figure(model, "kerbs-moves", "kerbs"), task.figure(model, "softmax")
+    papers = signed(kerbs - softmax) if kerbs is not None and softmax is not None else "–"
     return [f"{task.title.lower()}, {results['corpus']}, {model}", task.measure, *shown, margin, papers]

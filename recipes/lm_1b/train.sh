@@ -4,8 +4,8 @@
 # Needs:    what prepare.sh has written
 # Start:    recipes/lm_1b/train.sh CELL [--seed 1] [--out out/lm_1b]
 # Cells:    MODEL-ARM, where MODEL is gru, and ARM is softmax, softmax-features or
-#           softmax-model (wider: as many parameters as KerBS), mos, mos-identity, kerbs, kerbs-paper, or KerBS without
-#           one of its parts: kerbs-nokernel, kerbs-onesense, kerbs-static (no dynamic allocation), kerbs-nobias
+#           softmax-model (wider: as many parameters as KerBS), mos, mos-identity, kerbs, kerbs-moves (with dynamic
+#           allocation), kerbs-paper, or KerBS without one of its parts: kerbs-nokernel, kerbs-onesense, kerbs-nobias
 #           CELL+NAME is a variant, which is kept apart: -- has the options that make it one
 # Options:  --scale paper|small   512 features (the paper does not say), until validation stops improving; or the sizes
 #                                 of docs/protocol.md, for a laptop, and a fixed number of updates, --updates 2600

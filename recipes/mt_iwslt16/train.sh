@@ -4,8 +4,8 @@
 # Needs:    what prepare.sh has written
 # Start:    recipes/mt_iwslt16/train.sh CELL [--seed 1] [--out out/mt_iwslt16]
 # Cells:    MODEL-ARM, where MODEL is seq2seq or transformer, and ARM is softmax, softmax-features or
-#           softmax-model (wider: as many parameters as KerBS), mos, mos-identity, kerbs, kerbs-paper, or KerBS without
-#           one of its parts: kerbs-nokernel, kerbs-onesense, kerbs-static (no dynamic allocation), kerbs-nobias
+#           softmax-model (wider: as many parameters as KerBS), mos, mos-identity, kerbs, kerbs-moves (with dynamic
+#           allocation), kerbs-paper, or KerBS without one of its parts: kerbs-nokernel, kerbs-onesense, kerbs-nobias
 #           CELL+NAME is a variant, which is kept apart: -- has the options that make it one
 # Options:  --scale paper|small   the paper's sizes, until validation stops improving; or those of docs/protocol.md,
 #                                 for a laptop, and a fixed number of updates, --updates 6000
