@@ -74,6 +74,7 @@ def test_diversity_by_other_means(outputs: list[str]) -> None:
     scores = diversity(outputs, references)
     theirs = BLEU(effective_order=True).corpus_score(outputs, [references])
     assert scores["length_ratio"] == pytest.approx(theirs.sys_len / theirs.ref_len)
+    assert scores["precision_1"] == pytest.approx(theirs.precisions[0] if theirs.totals[0] else 0)
     words = [line.split() for line in outputs]
     ones, twos = Counter(w for line in words for w in line), Counter(p for line in words for p in pairwise(line))
     assert scores["distinct_1"] == (len(ones) / sum(ones.values()) if ones else 0)

@@ -1,4 +1,4 @@
-"""Length and diversity of answers, which BLEU does not measure."""
+"""Length, precision and diversity of answers, which BLEU does not tell apart or does not measure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +20,13 @@ def length_ratio(outputs: Sequence[Sequence[str]], references: Sequence[Sequence
     return sum(map(len, outputs)) / max(1, sum(map(len, references)))
 
 
+def precision(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+    """Return the unigram precision of BLEU in percent: BLEU-1 without its brevity penalty; 0 without any token."""
+    same_length(outputs, references)
+    matches = sum((Counter(ours) & Counter(theirs)).total() for ours, theirs in zip(outputs, references))
+    return 100 * matches / max(1, sum(map(len, outputs)))
+
+
 def distinct(outputs: Sequence[Sequence[str]], order: int) -> float:
     """Return the share of distinct n-grams among all n-grams of the outputs (Li et al., 2016); 0 if there is none."""
     ngrams = [tuple(line[i : i + order]) for line in outputs for i in range(len(line) - order + 1)]
@@ -33,9 +40,10 @@ def share_of_most_frequent(outputs: Sequence[str]) -> float:
 
 def diversity(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Return all these measures, under their names in scores.json."""
-    words = words_of(outputs)
+    words, wanted = words_of(outputs), words_of(references)
     return {
-        "length_ratio": length_ratio(words, words_of(references)),
+        "length_ratio": length_ratio(words, wanted),
+        "precision_1": precision(words, wanted),
         "distinct_1": distinct(words, 1),
         "distinct_2": distinct(words, 2),
         "most_frequent": share_of_most_frequent(outputs),

@@ -11,11 +11,12 @@ from kerbs_fairseq.evaluation.results import SPEEDS, gather, measure_of
 from kerbs_fairseq.evaluation.scores import Perplexity
 
 Cell = dict[str, Any]
-DIVERSITY = {
-    "length_ratio": "length / reference",
-    "distinct_1": "distinct-1",
-    "distinct_2": "distinct-2",
-    "most_frequent": "most frequent answer",
+DIVERSITY = {  # column and number of digits
+    "length_ratio": ("length / reference", 3),
+    "precision_1": ("unigram precision", 2),
+    "distinct_1": ("distinct-1", 3),
+    "distinct_2": ("distinct-2", 3),
+    "most_frequent": ("most frequent answer", 3),
 }
 
 
@@ -110,10 +111,11 @@ def main_table(results: dict[str, Any], failed: Sequence[str] = ()) -> list[str]
 
 
 def diversity_table(results: dict[str, Any]) -> list[str]:
-    """Return the lines of the second table for dialog: length and diversity of the answers."""
-    lines = [row(["cell", *DIVERSITY.values()]), row(["---"] * (1 + len(DIVERSITY)))]
+    """Return the lines of the second table for dialog: length, precision and diversity of the answers."""
+    lines = [row(["cell", *(column for column, _ in DIVERSITY.values())]), row(["---"] * (1 + len(DIVERSITY)))]
     for name in TASKS[results["task"]].in_order(results["cells"]):
-        values = [mean_and_spread(values_of(results["cells"][name], key), 3) for key in DIVERSITY]
+        cell = results["cells"][name]
+        values = [mean_and_spread(values_of(cell, key), digits) for key, (_, digits) in DIVERSITY.items()]
         lines.append(row([f"`{name}`", *values]))
     return lines
 
