@@ -21,7 +21,8 @@ def evaluated(out: Path) -> Path:
             scores = json.loads((folder / "scores.json").read_text())
             (folder / "scores.json").write_text(json.dumps({**scores, "valid_ppl": ppl * (0.9 + 0.1 * seed)}))
             options = "--lr 0.01 --kerbs-senses 2 --kerbs-adam 1 2" if "+" in cell else "--lr 0.01"
-            (folder / "command").write_text(f"recipes/x/train.sh CELL --out OUT --seed {seed} -- {options}\n")
+            trial = "TRIAL=b=2 " if cell == "kerbs-moves+x" else ""
+            (folder / "command").write_text(f"{trial}recipes/x/train.sh CELL --out OUT --seed {seed} -- {options}\n")
     return out
 
 
@@ -35,7 +36,7 @@ def test_the_table_of_factors(out: Path) -> None:
     assert rows["`seq2seq-kerbs+more`"][0] == "| `--kerbs-senses 2 --kerbs-adam 1 2`"
     assert rows["`seq2seq-kerbs+more`"][3:] == ["7.60 (1)", "−5.0 %", "−24.0 % |"], "of the seeds that both have"
     assert rows["`seq2seq-kerbs-moves`"][0] == "| KerBS, senses move"
-    assert rows["`seq2seq-kerbs-moves+x`"][0] == "| KerBS, senses move, `--kerbs-senses 2 --kerbs-adam 1 2`"
+    assert rows["`seq2seq-kerbs-moves+x`"][0] == "| KerBS, senses move, `TRIAL=b=2 --kerbs-senses 2 --kerbs-adam 1 2`"
     assert rows["`seq2seq-kerbs-moves`"][4] == "+10.0 % ± 0.0"
 
 

@@ -22,11 +22,16 @@ def options_of(text: str) -> list[str]:
     return options
 
 
+def variables_of(text: str) -> list[str]:
+    """Return the environment variables that a command sets: A=1 of "A=1 recipes/lm_1b/train.sh gru-kerbs …"."""
+    return [word for word in text.partition("recipes/")[0].split() if "=" in word]
+
+
 def setting_of(name: str, cell: Cell, standard: Cell) -> str:
-    """Return the options in which a cell differs from ``standard``, as they were given."""
-    arm = ARMS[name.partition("+")[0].partition("-")[2]]
-    own = [one for one in options_of(cell.get("train", "")) if one not in options_of(standard.get("train", ""))]
-    options = [*([arm.options] if arm.options else []), *own]
+    """Return the variables and options in which a cell differs from ``standard``, as they were given."""
+    arm, command = ARMS[name.partition("+")[0].partition("-")[2]], cell.get("train", "")
+    own = [one for one in options_of(command) if one not in options_of(standard.get("train", ""))]
+    options = [*variables_of(command), *([arm.options] if arm.options else []), *own]
     parts = [] if arm.options or arm.name == STANDARD else [arm.title]
     parts += [f"`{' '.join(options)}`"] if options else []
     return ", ".join(parts) or "the defaults"
