@@ -17,7 +17,7 @@ from kerbs_fairseq.evaluation.significance import paired_bootstrap
 from kerbs_fairseq.evaluation.table import markdown, spread
 from kerbs_fairseq.runs import logs
 from kerbs_fairseq.runs.errors import CLOSED_PIPE, INTERRUPTED, UserError
-from kerbs_fairseq.runs.outputs import hypotheses, sentence_nll
+from kerbs_fairseq.runs.outputs import hypotheses, piece_log_probs, sentence_nll
 
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ",", "."]), min_size=1, max_size=12).map(
     " ".join
@@ -50,6 +50,7 @@ def test_nll_of_sentences(tmp_path: Path) -> None:
         "2026 | INFO | fairseq_cli.eval_lm | Loss (base 2): 8.1, Perplexity: 271.13\n"
     )
     assert sentence_nll(path) == [2.0, 1.75]
+    assert piece_log_probs(path) == [("</s>", -2.0), ("▁[2]", -0.5), ("]", -0.25), ("</s>", -1.0)]
 
 
 def test_best_validation_perplexity(tmp_path: Path) -> None:

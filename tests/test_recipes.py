@@ -14,6 +14,8 @@ from raw_corpora import write_dialogs, write_iwslt, write_shards
 from recipe_scripts import RECIPES, fake, refusal, run, started
 
 from kerbs_fairseq.evaluation.paper import TASKS
+from kerbs_fairseq.evaluation.runs import Run
+from kerbs_fairseq.evaluation.words import groups_of_pieces
 
 SCRIPTS = sorted(path for path in RECIPES.rglob("*.sh"))
 TINY_LSTM = (
@@ -77,8 +79,13 @@ def test_language_model_recipe(tmp_path: Path) -> None:
     run("lm_1b/train.sh", *model, "--scale", "small", "--updates", 4, "--", *TINY_GRU.split())
     run("lm_1b/evaluate.sh", *model)
     scores = json.loads((out / "runs" / "gru-kerbs" / "seed_2" / "scores.json").read_text())
+    log = (out / "runs" / "gru-kerbs" / "seed_2" / "eval-lm.log").read_text()
     words = sum(len(line.split()) + 1 for line in (out / "text" / "test.txt").read_text().splitlines())
     assert scores["words"] == words
+    groups = groups_of_pieces(out, [Run(out / "runs" / "gru-kerbs" / "seed_2")])
+    scored = re.findall(r"Evaluated ([\d,]+) tokens", log)[0]
+    assert f"| all | {scored} | " in groups
+    assert "| senses in gru-kerbs | " in groups
     # an untrained model is somewhat better than a guess among its 80 pieces, several of which make a word: those that
     # are frequent start with more senses
     pieces = sum(len(line.split()) + 1 for line in (out / "pieces" / "test.txt").read_text().splitlines())

@@ -17,6 +17,7 @@ from kerbs_fairseq.evaluation.results import compare, gather, measure_of, read_r
 from kerbs_fairseq.evaluation.runs import SUBSETS, Run, evaluate_bleu, evaluate_ppl, references, sides, statistics
 from kerbs_fairseq.evaluation.scores import Bleu, same_length
 from kerbs_fairseq.evaluation.table import markdown
+from kerbs_fairseq.evaluation.words import groups_of_pieces
 from kerbs_fairseq.runs.arguments import Parser
 from kerbs_fairseq.runs.errors import UserError, console
 from kerbs_fairseq.runs.files import read_text
@@ -75,6 +76,11 @@ def samples(args: argparse.Namespace, task: Task, runs: Sequence[Run], wanted: S
         print()
         for what, text in rows:
             print(f"  {what:<{width}}  {text}")
+
+
+def words(args: argparse.Namespace) -> None:
+    """Print the perplexity of frequent and rare pieces, and of those with few and many senses."""
+    print(groups_of_pieces(args.out, [Run(path) for path in args.runs]), end="")
 
 
 def table(args: argparse.Namespace) -> None:
@@ -149,6 +155,13 @@ def parser() -> argparse.ArgumentParser:
             made.add_argument("--to", type=Path, default=Path("docs/results"), help="folder of the file (docs/results)")
             made.add_argument("--name", help="name of the file, without .json (that of OUT)")
             made.add_argument("--corpus", help="name of the corpus in tables (that of the paper)")
+    text = "perplexity of a language model's pieces by their frequency and by their number of senses, as Markdown"
+    made = commands.add_parser("words", help=text, description=text)
+    made.add_argument("out", type=Path, help="working folder of the recipe, its --out")
+    made.add_argument(
+        "runs", type=Path, nargs="+", help="folders of evaluated models; the others relative to the first"
+    )
+    made.set_defaults(run_command=words)
     text = "put runs that `collect` has kept below OUT, so that kerbs-table continues after them"
     made = commands.add_parser("restore", help=text, description=text)
     made.add_argument("archive", type=Path, help=f"such as docs/results/lm_1b{SUFFIX}")

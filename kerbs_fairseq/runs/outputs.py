@@ -12,6 +12,7 @@ REFERENCE = re.compile(r"T-(\d{1,18})\t(.*)")
 NUMBER = r"-?(?:\d+(?:\.\d*)?|inf|nan)"
 SENTENCE = re.compile(rf"\| (\d{{1,18}}) (\S+ \[{NUMBER}\](?:\t.*)?)$")
 LOG_PROB = re.compile(rf" \[({NUMBER})\](?=\t|$)")
+PIECE = re.compile(rf"(?:^|\t)(\S+) \[({NUMBER})\](?=\t|$)")
 
 
 def in_order(sentences: dict[int, object], path: Path) -> None:
@@ -44,10 +45,19 @@ def _sentences(path: Path, kind: re.Pattern[str]) -> list[str]:
 
 def sentence_nll(path: Path) -> list[float]:
     """Return −log P of each sentence in nats, from fairseq-eval-lm --output-word-probs, in the order of the data."""
-    losses: dict[int, float] = {}
+    return [-sum(float(value) for value in LOG_PROB.findall(text)) for text in _scored(path)]
+
+
+def piece_log_probs(path: Path) -> list[tuple[str, float]]:
+    """Return all pieces with their log P, from fairseq-eval-lm --output-word-probs, in the order of the data."""
+    return [(piece, float(value)) for text in _scored(path) for piece, value in PIECE.findall(text)]
+
+
+def _scored(path: Path) -> list[str]:
+    sentences: dict[int, str] = {}
     for line in read_text(path).split("\n"):
         match = SENTENCE.search(line)
         if match:
-            losses[int(match[1])] = -sum(float(value) for value in LOG_PROB.findall(match[2]))
-    in_order(dict(losses), path)
-    return [losses[i] for i in range(len(losses))]
+            sentences[int(match[1])] = match[2]
+    in_order(dict(sentences), path)
+    return [sentences[i] for i in range(len(sentences))]
