@@ -17,11 +17,8 @@ from kerbs_fairseq.runs.files import read_text
 from kerbs_fairseq.runs.outputs import piece_log_probs
 
 END = "</s>"
-EOS, UNK, SPECIAL = (
-    2,
-    3,
-    4,
-)  # places of </s> and <unk> in fairseq's dictionaries, and how many symbols come before words
+# in fairseq's dictionaries: places of </s> and <unk>, number of symbols that come before the words
+EOS, UNK, SPECIAL = 2, 3, 4
 OCCURRENCES = (10, 30, 100, 300, 1000, 10_000)  # groups end before these numbers
 SENSES = (1, 2, 3, 5, 16)
 Grouping = Callable[[str], str]
