@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kerbs_fairseq.allocation import policy
 from kerbs_fairseq.allocation.policy import Move
 from kerbs_fairseq.allocation.reallocator import Reallocator, rounds, situation_of
+from kerbs_fairseq.functional.kernel import sense_scores
 from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 
 D, V = 6, 30
@@ -27,9 +28,11 @@ def layer(**options: Any) -> KernelizedBayesianSoftmax:
     return KernelizedBayesianSoftmax(D, V, **{"senses": 2, "theta_init": 0.3, **options})
 
 
-def learn(module: KernelizedBayesianSoftmax, optimizer: torch.optim.Optimizer, seed: int) -> None:
+def learn(
+    module: KernelizedBayesianSoftmax, optimizer: torch.optim.Optimizer, seed: int, dtype: torch.dtype = torch.float32
+) -> None:
     generator = torch.Generator().manual_seed(seed)
-    x, y = torch.randn(40, D, generator=generator), torch.randint(0, V, (40,), generator=generator)
+    x, y = torch.randn(40, D, generator=generator, dtype=dtype), torch.randint(0, V, (40,), generator=generator)
     optimizer.zero_grad()
     module(x, y).loss.backward()
     optimizer.step()
@@ -106,6 +109,43 @@ def test_what_a_split_makes_of_a_sense(bias: str, monkeypatch: pytest.MonkeyPatc
         expected = float(before["senses.bias_raw"][source]) - math.log(2)
         assert table.bias_raw[[source, spare]].tolist() == pytest.approx([expected] * 2)
     assert float(usage[source]) == float(usage[spare]) == pytest.approx(0.99 * 100 / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("rate", [1.0, 3.0])
+def test_a_split_without_noise_keeps_the_sum_over_the_senses_of_the_word(
+    rate: float, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if what is trained is a fraction of θ and of the bias, and if a word gets several senses at once."""
+    module = layer(theta_rate=rate, bias_rate=rate, max_senses=8).double()
+    optimizer = torch.optim.Adam(module.parameters(), 0.01)
+    table, contexts = module.senses, torch.randn(9, D, dtype=torch.float64)
+    several = (table.senses_per_word() > 1).tolist()
+    spare = [s for s, w in enumerate(table.sense_to_word.tolist()) if w != 5 and several[w]]
+    givers = table.sense_to_word[spare].tolist()
+    spare = [next(s for s, w in zip(spare, givers) if w == giver) for giver in sorted(set(givers))][:number]
+    learn(module, optimizer, 1, torch.float64)
+
+    def score_of_the_word() -> Tensor:
+        senses = table.senses()
+        scores = sense_scores(contexts, senses.vectors, senses.theta, senses.kernel, senses.bias)
+        return scores[:, table.sense_to_word == 5].logsumexp(1).detach()
+
+    monkeypatch.setitem(policy.STRATEGIES, "one", policy.Strategy(lambda situation: [Move(s, 5) for s in spare]))
+    before = score_of_the_word()
+    Reallocator(module, optimizer, 1, 0, strategy="one", moved_vector="split", split_noise=0).step()
+    assert int(module.statistics.moves) == number
+    torch.testing.assert_close(score_of_the_word(), before, rtol=0, atol=1e-12)
+
+
+def test_theta_of_a_moved_sense_starts_at_zero_whatever_its_rate() -> None:
+    module = layer(theta_rate=5.0)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    learn(module, optimizer, 1)
+    event = Reallocator(module, optimizer, 1, 0, moved_vector="keep", threshold=-1.0).step()
+    assert event is not None
+    moved = [move.sense for move in event.moves]
+    assert module.senses.theta[moved].tolist() == pytest.approx([1e-8] * len(moved))
 
 
 def test_a_word_that_gets_several_senses_splits_the_most_used_each_time() -> None:

@@ -292,6 +292,8 @@ def test_a_trained_model_needs_no_counts(
         ("--kerbs-strategy loss --kerbs-threshold -5", "--kerbs-threshold has no effect with --kerbs-strategy loss"),
         ("--kerbs-senses 1 --kerbs-power 0.5", "--kerbs-power has no effect with --kerbs-senses 1: .* exactly 1"),
         ("--kerbs-senses 4 --kerbs-max-senses 4 --kerbs-min-count 2", "--kerbs-min-count has no effect .* exactly 4"),
+        ("--kerbs-senses 1 --kerbs-init random", "--kerbs-init has no effect with --kerbs-senses 1: .* exactly 1"),
+        ("--kerbs-senses 1 --kerbs-max-senses 8", "--kerbs-max-senses has no effect with --kerbs-senses 1"),
         ("--kerbs-power 11", "power of the count is 11: it must be from 0 to 10"),
         ("--kerbs-theta-rate inf", "rates of inf for θ and 1 for the bias: from 1e-06 to 1e\\+06 are possible"),
         ("--kerbs-theta-rate 1e14", "rates of 1e\\+14 for θ"),

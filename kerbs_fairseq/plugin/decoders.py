@@ -16,7 +16,7 @@ from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.mixture_of_softmaxes import MixtureOfSoftmaxes
 from kerbs_fairseq.modules.sense_table import map_damage
 from kerbs_fairseq.plugin import pretrained, scripting
-from kerbs_fairseq.plugin.counts import target_counts
+from kerbs_fairseq.plugin.counts import dictionary_counts, split_of, target_counts
 from kerbs_fairseq.plugin.log_probs import LogProbs, normalized
 from kerbs_fairseq.plugin.options import StartOptions, resolve
 from kerbs_fairseq.plugin.pretrained import PROJECTIONS
@@ -164,7 +164,8 @@ def check_options(args: Any, given: list[str]) -> None:
                 if option == "kerbs_reallocate_every" and option not in given:
                     remedy = ", the default: set that to a number of updates, such as 100"
                 refuse(f"{flag(name)} has no effect with {flag(option)} {getattr(args, option)}{remedy}")
-    for name in ("kerbs_power", "kerbs_min_count"):
+    at_the_minimum = ("kerbs_max_senses",) if args.kerbs_senses == args.kerbs_min_senses else ()
+    for name in ("kerbs_power", "kerbs_min_count", "kerbs_init", *at_the_minimum):
         if name in given and args.kerbs_senses in (args.kerbs_min_senses, args.kerbs_max_senses):
             refuse(
                 f"{flag(name)} has no effect with --kerbs-senses {args.kerbs_senses:g}: within the bounds every word "
@@ -188,6 +189,7 @@ class KerbsDecoder(TiedInput, HeadDecoder):
     replaced: str  # the name of the output projection that the head replaces
     update_hook: UpdateHook
     start_options: StartOptions
+    counted_split: Optional[str]  # the split whose words were counted
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the stock decoder; the steps of a search, which share an incremental state, share a word scorer."""
@@ -239,7 +241,9 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         by_frequency = str(args.kerbs_init) == "frequency"
         # a checkpoint has the number of senses that a minimum count led to, and the counts may not be available
         min_count = args.kerbs_min_count if by_frequency and not loaded else 0.0
-        counts = target_counts(task, dictionary) if by_frequency else None
+        # and its map replaces the one made here, so that the training data need not be read
+        counts = (dictionary_counts(dictionary) if loaded else target_counts(task, dictionary)) if by_frequency else None
+        self.counted_split = None if counts is None or counts.from_dictionary else split_of(task)
         if counts is not None and counts.from_dictionary and not loaded:
             logger.warning(
                 "senses are allocated by the counts of the dictionary, as there are no binary training data to count: "

@@ -37,7 +37,7 @@ def prepared_decoder(decoder: Any) -> Any:
             "that were meant. Train with --kerbs-input usage or untied"
         )
     stock = copied(decoder, base)
-    for name in ("update_hook", "start_options", "head"):
+    for name in ("update_hook", "start_options", "counted_split", "head"):
         stock.__dict__.pop(name, None)
         stock._modules.pop(name, None)
     if decoder.input_choice == "usage":

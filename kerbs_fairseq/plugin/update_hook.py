@@ -22,6 +22,7 @@ from kerbs_fairseq.allocation.obstacles import obstacle
 from kerbs_fairseq.allocation.policy import STRATEGIES
 from kerbs_fairseq.allocation.reallocator import Event, NoStatistics, Reallocator, check_schedule
 from kerbs_fairseq.functional import state_names
+from kerbs_fairseq.functional.initialization import check_power
 from kerbs_fairseq.modules.layer import KernelizedBayesianSoftmax
 from kerbs_fairseq.plugin import head_rate
 from kerbs_fairseq.plugin.move_log import MoveLog, Row
@@ -54,6 +55,7 @@ class UpdateHook:
         every, after, until = args.kerbs_reallocate_every, args.kerbs_reallocate_after, args.kerbs_reallocate_until
         try:
             check_schedule(every, after, until, args.kerbs_threshold, lambda name: f"{option(name)} ")
+            check_power(args.kerbs_power, 0.0)  # of the strategy `loss`, whatever --kerbs-init is
         except ValueError as error:
             refuse(str(error))
         if not 0 <= args.kerbs_split_noise < float("inf"):
@@ -186,6 +188,13 @@ def say_if_senses_never_move(model: Any, max_update: float) -> None:
         logger.warning(f"senses will never move: {reason}. Change that, or use --kerbs-reallocate-every 0")
 
 
+def say_if_counted_elsewhere(model: Any, split: Optional[str]) -> None:
+    """Log a warning if senses were allocated by the words of another split than ``split``, the one that is trained on."""
+    counted = getattr(getattr(model, "decoder", None), "counted_split", None)
+    if counted and split and counted != split and is_first_worker():
+        logger.warning(f"senses were allocated by the words of {counted}, since this task does not know of {split}")
+
+
 def option(name: str) -> str:
     """Return the command-line option of a setting of the schedule."""
     return "--kerbs-threshold" if name == "threshold" else f"--kerbs-reallocate-{name}"
@@ -299,15 +308,16 @@ def install() -> None:
     """
     FairseqTask.optimizer_step = hooked(FairseqTask.optimizer_step)
     EMA._step_internal = following(EMA._step_internal)
-    Trainer.__init__ = warning_without_moves(Trainer.__init__)
+    Trainer.__init__ = warning_at_the_start(Trainer.__init__)
 
 
-def warning_without_moves(build: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``Trainer.__init__`` so that a training in which senses can never move says so when it starts."""
+def warning_at_the_start(build: Callable[..., None]) -> Callable[..., None]:
+    """Wrap ``Trainer.__init__``: say when training starts if senses can never move, or were allocated by other data."""
 
     @functools.wraps(build)
     def trainer(self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         say_if_senses_never_move(model, getattr(getattr(cfg, "optimization", None), "max_update", 0))
+        say_if_counted_elsewhere(model, getattr(getattr(cfg, "dataset", None), "train_subset", None))
         build(self, cfg, task, model, *args, **kwargs)
 
     return trainer
