@@ -102,10 +102,10 @@ def test_beam_scores_are_those_of_forced_decoding(pairs: Path, corpus: Path, ker
 
 def test_interactive(pairs: Path, corpus: Path, kerbs: Path) -> None:
     sentence = (corpus / "parallel" / "valid.src").read_text().splitlines()[0]
-    out = run(
-        f"fairseq-interactive {pairs} --user-dir {PACKAGE} --path {kerbs}/checkpoint_best.pt --beam 5", input=sentence
-    )
+    command = f"fairseq-interactive {pairs} --user-dir {PACKAGE} --path {kerbs}/checkpoint_best.pt --beam 5"
+    out = run(f"{command} --kerbs-prune 0.6", input=sentence)
     assert re.search(r"^H-0\t-[\d.]+\t", out, re.M)
+    assert "--kerbs-prune 0.6 leaves out" in out
 
 
 def test_validate_repeats_the_loss_of_training(pairs: Path, tmp_path: Path) -> None:
@@ -144,6 +144,13 @@ def test_language_models_train_and_evaluate(text: Path, tmp_path: Path, model: s
         "--sample-break-mode eos --max-tokens 800"
     )
     assert float(re.search(r"Perplexity: ([\d.]+)", out)[1]) < 400
+    if "gru" in model:
+        pruned = run(
+            f"fairseq-eval-lm {text} --user-dir {PACKAGE} --path {tmp_path}/checkpoint_best.pt --gen-subset test "
+            "--sample-break-mode eos --max-tokens 800 --kerbs-prune 0.9"
+        )
+        assert "--kerbs-prune 0.9 leaves out" in pruned
+        assert re.search(r"Perplexity: ([\d.]+)", pruned)[1] != re.search(r"Perplexity: ([\d.]+)", out)[1]
     saved = checkpoint.load(tmp_path / "checkpoint_last.pt").options("model")
     names = ("kerbs_preset", "kerbs_senses", "kerbs_bias", "kerbs_reallocate_every", "kerbs_seed")
     assert [saved[name] for name in names] == ["default", 1.5, "zero", 0, 3], "whatever the defaults are later"

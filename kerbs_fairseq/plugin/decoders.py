@@ -242,7 +242,9 @@ class KerbsDecoder(TiedInput, HeadDecoder):
         # a checkpoint has the number of senses that a minimum count led to, and the counts may not be available
         min_count = args.kerbs_min_count if by_frequency and not loaded else 0.0
         # and its map replaces the one made here, so that the training data need not be read
-        counts = (dictionary_counts(dictionary) if loaded else target_counts(task, dictionary)) if by_frequency else None
+        counts = None
+        if by_frequency:
+            counts = dictionary_counts(dictionary) if loaded else target_counts(task, dictionary)
         self.counted_split = None if counts is None or counts.from_dictionary else split_of(task)
         if counts is not None and counts.from_dictionary and not loaded:
             logger.warning(

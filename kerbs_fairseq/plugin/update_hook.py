@@ -189,7 +189,7 @@ def say_if_senses_never_move(model: Any, max_update: float) -> None:
 
 
 def say_if_counted_elsewhere(model: Any, split: Optional[str]) -> None:
-    """Log a warning if senses were allocated by the words of another split than ``split``, the one that is trained on."""
+    """Log a warning if senses were allocated by the words of another split than ``split``, which is trained on."""
     counted = getattr(getattr(model, "decoder", None), "counted_split", None)
     if counted and split and counted != split and is_first_worker():
         logger.warning(f"senses were allocated by the words of {counted}, since this task does not know of {split}")
