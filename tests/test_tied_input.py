@@ -21,6 +21,7 @@ from inprocess import (
 from torch import Tensor, nn
 
 from kerbs_fairseq.functional.input_embedding import usage_weights
+from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 from kerbs_fairseq.modules.input_embedding import SenseInput
 from kerbs_fairseq.plugin.decoders import features_of
 
@@ -318,6 +319,34 @@ def test_padding_learns_nothing_from_being_an_input(make) -> None:
     padding, other = table.index.rows(torch.tensor([pad, 7]))[:, 0].tolist()
     assert not table.vectors.grad[padding].any()
     assert bool(table.vectors.grad[other].any())
+
+
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_many_tokens_are_not_padded_to_the_largest_number_of_senses(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of all words has no more than twice the senses; what it gives, and its gradients, are the same."""
+    counts = torch.ones(50)
+    counts[7] = 1e6
+    head = KernelizedBayesianSoftmax(6, 50, senses=1 + (most - 1) / 50, max_senses=most, counts=counts)
+    head.statistics.usage.uniform_()
+    embed = SenseInput(head, padding_idx=1)
+    tokens = torch.randint(0, 50, (40, 9))
+    tokens[:, 0] = 7
+
+    def solve() -> tuple[torch.Tensor, torch.Tensor]:
+        head.zero_grad()
+        value = embed(tokens)
+        (value * torch.arange(6.0)).sum().backward()
+        return value.detach(), head.senses.vectors.grad.clone()
+
+    assert head.senses.index.largest == most
+    with monkeypatch.context() as patch:
+        patch.setattr(SenseInput, "gather", lambda *_: pytest.fail("padded"))
+        ours = solve()
+    words = embed.gather(tokens)
+    with embed.given(words=words):
+        expected = solve()
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(embed(tokens[:1, :1]), expected[0][:1, :1])  # few tokens are gathered
 
 
 def test_only_the_senses_at_hand_are_touched(make) -> None:

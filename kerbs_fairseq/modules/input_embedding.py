@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from kerbs_fairseq.functional import state_names
 from kerbs_fairseq.functional.input_embedding import posterior_weights, sense_vectors, usage_weights, weighted
@@ -85,6 +86,19 @@ class SenseInput(nn.Module):
         """Return weights (..., k) by usage, for use without a context."""
         return usage_weights(self.head.statistics.usage, words.senses)
 
+    def all_by_usage(self) -> Tensor:
+        """Return the input vectors (words, d) of all words by usage; less work than :meth:`gather` of many tokens.
+
+        :meth:`gather` pads every token to the largest number of senses of a word, the groups of the index do not.
+        """
+        table, padding = self.head.senses, self.padding_sense()
+        usage, index = self.head.statistics.usage, table.index
+        parts = [
+            weighted(usage_weights(usage, group.senses), sense_vectors(table.vectors, group.senses, padding))
+            for group in index.groups
+        ]
+        return torch.cat(parts)[index.position]
+
     def posterior(self, contexts: Tensor, words: Gathered) -> Tensor:
         """Return weights (..., k) given the contexts (..., d) from which the words were predicted."""
         kernel = self.head.senses.kernel
@@ -112,6 +126,9 @@ class SenseInput(nn.Module):
         module, given = _GIVEN.get()
         words, weights, contexts = given if module is self else (None, None, None)
         if words is None:
+            largest, total = self.head.senses.index.largest, len(self.head.senses.vectors)
+            if weights is None and contexts is None and tokens.numel() * largest > 2 * total:
+                return functional.embedding(tokens, self.all_by_usage(), self.padding_idx)
             words = self.gather(tokens)
         if weights is None:
             weights = self.prior(words) if contexts is None else self.posterior(contexts, words)
