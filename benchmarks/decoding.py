@@ -33,12 +33,16 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=20, help="steps of a search (20)")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--device", default="cpu", help="torch's name of the device (cpu)")
+    parser.add_argument(
+        "--maxima", action="store_true", help="softmax and KerBS with at most 4, 16 and 64 senses of a word"
+    )
     parser.add_argument("--half", action="store_true", help="models in float16, as fairseq-generate --fp16 has them")
     args = parser.parse_args()
+    heads = ["softmax", "KerBS", *models.MAXIMA] if args.maxima else list(models.HEADS)
     for model in args.models:
         with tempfile.TemporaryDirectory() as name:
             folder = args.data or models.synthetic_data(Path(name), args.words)
-            running = {head: models.trainer(folder, model, head) for head in models.HEADS}
+            running = {head: models.trainer(folder, model, head) for head in heads}
         words = len(running["softmax"].task.target_dictionary)
         torch.manual_seed(0)
         batch = models.synthetic_batch(words, args.sentences, args.length)

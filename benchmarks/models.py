@@ -27,6 +27,10 @@ HEADS = {
     "KerBS 3": ("kerbs_", "--criterion kerbs_cross_entropy --kerbs-senses 3"),
     "MoS": ("mos_", "--criterion cross_entropy"),
 }
+MAXIMA = {  # as many senses in all
+    f"KerBS, at most {most}": ("kerbs_", f"--criterion kerbs_cross_entropy --kerbs-max-senses {most}")
+    for most in (4, 64)
+}
 
 
 def synthetic_data(folder: Path, words: int) -> Path:
@@ -41,7 +45,7 @@ def synthetic_data(folder: Path, words: int) -> Path:
 
 def trainer(folder: Path, model: str, head: str, more: str = "--cpu") -> Trainer:
     """Build a model and its trainer; ``folder`` has dictionaries, or a whole preprocessed corpus."""
-    prefix, criterion = HEADS[head]
+    prefix, criterion = {**HEADS, **MAXIMA}[head]
     command = f"{folder} --arch {prefix}{model} {MODELS[model]} {criterion} --optimizer adam --lr 5e-4 {more}"
     if model != "gru_lm" and (folder / "dict.de.txt").exists():
         command += " --source-lang de --target-lang en"
