@@ -70,6 +70,7 @@ class Search:
 
     def __init__(self, built: Any, beam: int, length: int, batch: dict[str, Any]) -> None:
         built.model.eval()
+        built.model.prepare_for_inference_(built.cfg)  # as fairseq-generate does
         self.built, self.batch, self.generator = built, batch, generator(built, beam, length)
 
     def __call__(self) -> None:

@@ -280,11 +280,13 @@ def test_one_word_can_be_smoothed() -> None:
     assert float(loss) == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize("for_inference", [False, True])
 @pytest.mark.parametrize("plain", [False, True])
-def test_evaluating_never_serves_old_weights(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluating_never_serves_old_weights(plain: bool, for_inference: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if plain:
         monkeypatch.setattr(cpu, "native", lambda: build.Native(None, "not wanted"))
     made = layer(senses=2).eval()
+    made.for_inference = for_inference
     x = torch.randn(5, D)
 
     def is_right() -> bool:
@@ -327,6 +329,23 @@ def test_a_copy_and_a_pickle_have_weights_of_their_own() -> None:
             other.senses.vectors.mul_(2)
             assert not torch.equal(other.log_prob(x), expected)
         assert torch.equal(made.log_prob(x), expected)
+
+
+def test_a_scorer_is_kept_for_inference_alone() -> None:
+    made = layer(senses=2).eval()
+    assert made.word_scorer() is not made.word_scorer()
+    made.for_inference = True
+    kept = made.word_scorer()
+    assert made.word_scorer() is kept
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert other.word_scorer() is not kept
+    made.prune = 0.3
+    made.statistics.usage.uniform_()
+    pruned = made.word_scorer()
+    assert pruned is not kept
+    assert made.word_scorer() is pruned
+    made.statistics.usage.data.mul_(torch.rand(len(made.statistics.usage)))  # other senses are left out
+    assert made.word_scorer() is not pruned
 
 
 # --- which senses decoding can do without

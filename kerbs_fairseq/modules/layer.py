@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,40 @@ from kerbs_fairseq.functional.types import Loss
 from kerbs_fairseq.functional.words import word_log_probs
 from kerbs_fairseq.modules.sense_table import SenseTable
 from kerbs_fairseq.modules.statistics import SenseStatistics
+
+
+class Scorer:
+    """A word scorer of a layer, and what tells whether the layer has changed since it was made.
+
+    Version counters do not count changes through ``.data``, so small tensors are compared, and the vectors by a number
+    per row. That takes a twentieth of the time of making a scorer.
+    """
+
+    def __init__(self, layer: "KernelizedBayesianSoftmax") -> None:
+        keep = layer.used_senses(layer.prune) if layer.prune else None
+        self.scorer = WordScorer(layer.senses.senses(), keep, layer.backend)
+        self.settings, self.tensors = self.state(layer)
+        self.tensors = [x.clone() for x in self.tensors]
+
+    @staticmethod
+    def state(layer: "KernelizedBayesianSoftmax") -> tuple[tuple[Any, ...], list[Tensor]]:
+        """Return the settings and tensors that a scorer depends on; of the vectors a weighted sum of each row."""
+        table = layer.senses
+        vectors = table.vectors.detach()
+        sums = vectors @ torch.linspace(1, 2, vectors.size(1), device=vectors.device).to(vectors.dtype)
+        others = (table.theta, table.bias, table.sense_to_word, layer.statistics.usage if layer.prune else None)
+        return (layer.prune, layer.backend), [sums, *(x.detach() for x in others if x is not None)]
+
+    def fits(self, layer: "KernelizedBayesianSoftmax") -> bool:
+        """Return whether the layer is what it was."""
+        settings, tensors = self.state(layer)
+        return settings == self.settings and all(
+            x.device == y.device and x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(tensors, self.tensors)
+        )
+
+
+# not an attribute of the layer, since a scorer cannot be pickled
+_SCORERS: "WeakKeyDictionary[KernelizedBayesianSoftmax, Scorer]" = WeakKeyDictionary()
 
 
 class Output(NamedTuple):
@@ -135,6 +170,7 @@ class KernelizedBayesianSoftmax(nn.Module):
         self.statistics = SenseStatistics(n_words, len(vectors), decay)
         self.in_features, self.chunk, self.reference = in_features, chunk, reference
         self.backend, self.prune = backend, 0.0
+        self.for_inference = False  # whether a word scorer is kept
 
     @property
     def n_words(self) -> int:
@@ -220,8 +256,17 @@ class KernelizedBayesianSoftmax(nn.Module):
             self.statistics.resize(len(self.senses.vectors))
 
     def word_scorer(self) -> WordScorer:
-        """Return a scorer for the current senses. Not cached: changes through ``.data`` cannot be detected."""
-        return WordScorer(self.senses.senses(), self.used_senses(self.prune) if self.prune else None, self.backend)
+        """Return a scorer for the current senses.
+
+        It is made anew each time, or with ``for_inference`` if the senses have changed: it is a second sense table,
+        which training has no memory for.
+        """
+        made = _SCORERS.get(self) if self.for_inference else None
+        if made is None or not made.fits(self):
+            made = Scorer(self)
+        if self.for_inference:
+            _SCORERS[self] = made
+        return made.scorer
 
     @torch.no_grad()
     def used_senses(self, share: float) -> Tensor:

@@ -64,13 +64,14 @@ def register() -> None:
 
 
 def pruning(prepare: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``prepare_for_inference_`` of any model so that it prunes a KerBS layer afterwards."""
+    """Wrap ``prepare_for_inference_`` of any model: a KerBS layer keeps its word scorer, and is pruned."""
 
     @functools.wraps(prepare)
     def prepare_for_inference_(self: Any, cfg: Any) -> None:
         prepare(self, cfg)
         head = getattr(getattr(self, "decoder", None), "head", None)
         if isinstance(head, KernelizedBayesianSoftmax):
+            head.for_inference = True  # fairseq refuses to train such a model
             prune(head)
         elif asked["share"]:
             logger.warning("--kerbs-prune has no effect: the model has no senses: its output layer is not KerBS")
