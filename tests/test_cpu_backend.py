@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kerbs_fairseq.functional import decoding
 from kerbs_fairseq.functional.backends import build, cpu
-from kerbs_fairseq.functional.backends.packed import PackedMatrix, can_pack
+from kerbs_fairseq.functional.backends.packed import PackedMatrix, can_pack, packing_pays
 from kerbs_fairseq.functional.chunked_loss import chunked_loss
 from kerbs_fairseq.functional.decoding import WordScorer
 from kerbs_fairseq.functional.kernel import KERNELS, sense_scores
@@ -113,11 +113,22 @@ def test_what_is_not_packed() -> None:
     assert not can_pack(torch.ones(2, 2, device="meta"))
 
 
+@pytest.mark.skipif(not can_pack(torch.ones(1, 1)), reason="torch was built without oneDNN")
 def test_scores_with_and_without_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = KernelizedBayesianSoftmax(6, 50, senses=2.5).eval()
     x = torch.randn(9, 6)
     with torch.no_grad():
-        packed = layer.log_prob(x)
-        monkeypatch.setattr(decoding, "can_pack", lambda matrix: False)
-        layer.train().eval()
-        torch.testing.assert_close(layer.log_prob(x), packed)
+        results = []
+        for pays in (True, False):
+            monkeypatch.setattr(decoding, "packing_pays", lambda matrix, pays=pays: pays)
+            scorer = layer.word_scorer()
+            assert (scorer.packed is not None) == pays
+            assert scorer.senses.vectors.t().is_contiguous() != pays
+            results.append(layer.log_prob(x, scorer))
+        torch.testing.assert_close(*results)
+
+
+def test_packing_does_not_pay_with_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    for amx in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
+        assert packing_pays(torch.ones(4, 4)) == (can_pack(torch.ones(4, 4)) and not amx)

@@ -9,7 +9,7 @@ from torch import Tensor
 from kerbs_fairseq.functional.backends.base import FeatureNorms, SenseConstants, products_table
 from kerbs_fairseq.functional.backends.dispatch import BACKENDS, backend_of, chunk_size
 from kerbs_fairseq.functional.backends.half_products import product
-from kerbs_fairseq.functional.backends.packed import PackedMatrix, can_pack
+from kerbs_fairseq.functional.backends.packed import PackedMatrix, packing_pays, transposed
 from kerbs_fairseq.functional.kernel import at_least_float32, full_precision
 from kerbs_fairseq.functional.types import Senses
 from kerbs_fairseq.functional.words import SenseIndex
@@ -39,13 +39,14 @@ class WordScorer:
         vectors = senses.vectors.detach()[order]
         if vectors.device.type == "cpu":  # no half-precision products there: convert once, not in every step
             vectors = at_least_float32(vectors)
+            vectors = vectors if packing_pays(vectors) else transposed(vectors)
         theta, bias = (None if x is None else at_least_float32(x.detach())[order] for x in (senses.theta, senses.bias))
         self.senses = Senses(vectors, theta, bias, SenseIndex(index.sense_to_word[order], index.n_words), senses.kernel)
         with full_precision(vectors.device):
             constants = SenseConstants.of(vectors, theta, senses.kernel)
             self.backend = backend_of(vectors, backend)
             self.kernels = BACKENDS[self.backend].word_kernels(self.senses, constants)
-        self.packed = PackedMatrix(vectors, STEP_ROWS) if can_pack(vectors) else None
+        self.packed = PackedMatrix(vectors, STEP_ROWS) if packing_pays(vectors) else None
 
     @torch.no_grad()
     def __call__(self, features: Tensor, chunk: int = 0) -> Tensor:

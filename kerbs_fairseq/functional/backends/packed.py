@@ -17,6 +17,21 @@ def can_pack(matrix: Tensor) -> bool:
     return known and torch.backends.mkldnn.is_available() and bool(torch._C._get_mkldnn_enabled())
 
 
+def packing_pays(matrix: Tensor) -> bool:
+    """Return whether products with a packed ``matrix`` are faster than with a :func:`transposed` one.
+
+    On CPUs with AMX, which have 2 MiB of cache per core, torch.mm is faster, and its result can be written to memory
+    that is used again. The CPU decides, not a measurement: results have to be the same in every process.
+    """
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", None)  # not in every torch
+    return can_pack(matrix) and not (has_amx and has_amx())
+
+
+def transposed(matrix: Tensor) -> Tensor:
+    """Return ``matrix`` (S, d) with columns that are contiguous in memory: products read them in that order."""
+    return matrix.t().contiguous().t()
+
+
 class PackedMatrix:
     """A packed copy of ``matrix`` (S, d), optimized for products with about ``rows`` rows."""
 
