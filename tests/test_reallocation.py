@@ -135,8 +135,7 @@ def test_a_split_without_noise_changes_nothing_for_the_word_that_gets_a_sense(pa
     assert held["moves"]
     run.model.eval()
     with torch.no_grad():
-        after = head.log_prob(held["before"])
-    ratio = after - held["log_prob"]  # what a giver loses goes to all others in proportion
+        ratio = head.log_prob(held["before"]) - held["log_prob"]  # what a giver loses goes to all others in proportion
     others = [i for i in range(head.n_words) if i not in held["givers"]]
     spread = ratio[..., others].amax(-1) - ratio[..., others].amin(-1)
     torch.testing.assert_close(spread, torch.zeros_like(spread), rtol=0, atol=2e-5)

@@ -293,8 +293,9 @@ def test_the_tables_of_results(evaluated: Path) -> None:
     assert rows["seq2seq-kerbs"][9:11] == [each, f"{kerbs['t_test']['p']:.3f}"]
     assert rows["seq2seq-kerbs"][11:13] == ["1.00×", "1.00×"]
     assert rows["seq2seq-kerbs"][13:] == ["0.01", "1.4 |"]
-    variety = ["1.000", f"{5 / 90:.3f}", f"{4 / 60:.3f}", f"{1 / 3:.3f}"]
-    assert f"| `seq2seq-mos` | {' | '.join(f'{value} ± 0.000 (3)' for value in variety)} |" in text
+    precision = ["1.000 ± 0.000 (3)", "33.33 ± 0.00 (3)"]  # of length and of words
+    variety = [*precision, *(f"{value:.3f} ± 0.000 (3)" for value in (5 / 90, 4 / 60, 1 / 3))]
+    assert f"| `seq2seq-mos` | {' | '.join(variety)} |" in text
     assert text.count("recipes/") == 2, "one command for all cells to train, one to evaluate"
     assert commands(results)[0].endswith("train.sh CELL --out out/dialog --seed SEED --scale small -- --lr RATE")
     assert commands(results)[1].endswith("--lenpen LENPEN")
