@@ -4,10 +4,13 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from benchmarks import __main__ as everything
-from benchmarks import decoding, device, inputs, layer, memory, timing, updates
+from benchmarks import decoding, device, inputs, kernel, layer, memory, timing, updates
+from kerbs_fairseq.modules import KernelizedBayesianSoftmax
 
 SMALL = "--words 60 --sentences 3 --length 4"
 
@@ -87,3 +90,26 @@ def test_ratios_are_of_medians() -> None:
     found = timing.ratios({"a": [1.0, 2.0, 9.0], "b": [4.0, 6.0, 5.0]}, "a")
     assert found["b"] == (2.5, 2.0, 3.0)
     assert found["a"][0] == 1
+
+
+def test_affine_fits_are_those_of_numpy() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, y, weights = (torch.rand(40, 3, generator=generator) for _ in range(3))
+    slope, intercept = kernel.affine_fits(x, y, weights)
+    for i in range(3):
+        expected = np.polyfit(x[:, i].double(), y[:, i].double(), 1, w=weights[:, i].double().sqrt())
+        assert [float(slope[i]), float(intercept[i])] == pytest.approx(expected.tolist())
+
+
+def test_what_the_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At θ = 0 the kernel is its own affine function; at other θ the three kinds of scores differ."""
+    torch.manual_seed(1)
+    head = KernelizedBayesianSoftmax(5, 12, senses=1.5, min_senses=1, init="random")
+    features, targets = torch.randn(60, 5), torch.randint(0, 12, (60,))
+    same = list(kernel.perplexities(head, features, targets).values())
+    assert same == pytest.approx([same[0]] * 3)
+    head.senses.theta_raw.data.uniform_(2, 5)
+    values = kernel.perplexities(head, features, targets)
+    expected = head.log_prob(features[30:]).detach().gather(1, targets[30:, None]).mean().neg().exp()
+    assert values["the kernel"] == pytest.approx(float(expected), rel=1e-5)
+    assert len({round(value, 4) for value in values.values()}) == 3
