@@ -10,7 +10,7 @@
 #             DEVICE=cuda: on a GPU, in each precision, against the prediction of docs/performance.md
 # make test-gpu   right on a GPU: errors as multiples of torch's own, repeats equal, nothing that waits
 #             KERBS_TEST_DEVICE=cuda:1 names another one, cpu runs the same tests on a CPU, in small sizes
-# make results-table  the tables of README.md and docs/results.md, from the scores in docs/results/
+# make results-table  the tables of README.md and the documentation, from the scores in docs/results/
 # make setup  only the environment, in .venv; the others call it when it is missing or out of date
 #
 # PYTHON=python3.12 make ...  chooses the Python for a new .venv (3.10 or newer)
@@ -78,7 +78,7 @@ bench: $(READY)
 	@$(BIN)/python -m benchmarks --device $(DEVICE) $(ARGS)
 
 results-table: $(READY)
-	@$(BIN)/kerbs-evaluate pages README.md docs/results.md
+	@$(BIN)/kerbs-evaluate pages README.md docs/results.md docs/settings.md
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ def spread(values: Sequence[float]) -> float:
 
 def values_of(cell: Optional[Cell], name: str, runs: str = "seeds") -> list[float]:
     """Return one of the scores of all seeds that have it."""
-    return [scores[name] for scores in cell[runs].values() if name in scores] if cell else []
+    return [scores[name] for scores in cell.get(runs, {}).values() if name in scores] if cell else []
 
 
 def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
@@ -46,8 +46,11 @@ def size_of(cell: Cell) -> str:
 
 
 def ratio(cell: Cell, baseline: Optional[Cell], name: str) -> str:
-    """Format the mean of a speed relative to the softmax, 1.18×, from timed runs if both cells have them."""
-    timed = bool(cell.get("timed")) and bool(baseline and baseline.get("timed"))
+    """Format the mean of a speed relative to the softmax, 1.18×; from timed runs if the softmax has them.
+
+    Other runs may be of several machines, and beside other work: they are not compared with timed ones.
+    """
+    timed = bool(baseline and baseline.get("timed"))
     ours, theirs = (values_of(one, name, "timed" if timed else "seeds") for one in (cell, baseline))
     if not ours or not theirs:
         return ""
@@ -173,7 +176,8 @@ def summary(all_results: Sequence[dict[str, Any]]) -> str:
     """Return a table with a row for each model and set of results: softmaxes, MoS, KerBS and its margin.
 
     Of the wider softmaxes, of MoS and of KerBS with and without moves the one with more seeds is shown, then the one
-    with the better validation perplexity.
+    with the better validation perplexity, and KerBS without moves. A second series of runs on a corpus, whose name
+    begins with that of the first and "_", has no row.
     """
     columns = [
         "task, corpus, model",
@@ -186,7 +190,10 @@ def summary(all_results: Sequence[dict[str, Any]]) -> str:
         "paper's margin",
     ]
     lines = [row(columns), row(["---"] * len(columns))]
+    names = [results.get("name", "") for results in all_results]
     for results in all_results:
+        if any(results.get("name", "").startswith(f"{name}_") for name in names):
+            continue
         task, cells = TASKS[results["task"]], results["cells"]
         for model in task.models:
             if f"{model}-softmax" in cells or f"{model}-kerbs" in cells:
@@ -207,8 +214,10 @@ def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
     shown, best = [], None
     for group in arms:
         candidates = [cells[f"{model}-{arm}"] for arm in group if f"{model}-{arm}" in cells]
-        # of two, the one with more seeds; of those, the one that is better on validation
+        # of two, the one with more seeds; of those, the better one on validation, and the defaults of KerBS
         best = min(candidates, key=lambda cell: (-len(cell["seeds"]), validation_of(cell)), default=None)
+        if group[0] == "kerbs":
+            best = max(candidates, key=lambda cell: len(cell["seeds"]), default=None)
         shown.append(mean_and_spread(values_of(best, name)))
     if best is not None and best is cells.get(f"{model}-kerbs-moves"):
         shown[-1] += ", senses move"

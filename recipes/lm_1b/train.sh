@@ -37,7 +37,7 @@ else
     softmax-model) embed=148 hidden=296 features=148 ;;
   esac
   UPDATES=${UPDATES:-2600}
-  options=(--dropout 0.3 --clip-norm 1 --lr 6e-3 --max-tokens 2000)
+  options=(--dropout 0.1 --clip-norm 1 --lr 6e-3 --max-tokens 2000)
   schedule=(--lr-scheduler polynomial_decay --warmup-updates $((UPDATES / 10)) --total-num-update "$UPDATES")
 fi
 [ -z "$UPDATES" ] || options+=(--max-update "$UPDATES")
