@@ -214,10 +214,10 @@ def summary_row(results: dict[str, Any], task: Task, model: str) -> list[str]:
     shown, best = [], None
     for group in arms:
         candidates = [cells[f"{model}-{arm}"] for arm in group if f"{model}-{arm}" in cells]
-        # of two, the one with more seeds; of those, the better one on validation, and the defaults of KerBS
-        best = min(candidates, key=lambda cell: (-len(cell["seeds"]), validation_of(cell)), default=None)
-        if group[0] == "kerbs":
+        if group[0] == "kerbs":  # the one with more seeds; of those, the first, which has the defaults
             best = max(candidates, key=lambda cell: len(cell["seeds"]), default=None)
+        else:  # of those, the better one on validation
+            best = min(candidates, key=lambda cell: (-len(cell["seeds"]), validation_of(cell)), default=None)
         shown.append(mean_and_spread(values_of(best, name)))
     if best is not None and best is cells.get(f"{model}-kerbs-moves"):
         shown[-1] += ", senses move"
