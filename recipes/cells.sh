@@ -21,7 +21,7 @@ cell() { # cell NAME MODEL...: into $model, $arm, $head and the array $arm_optio
 
 cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, MORE and what else OPTIONS allows
   local models=$1 allowed=" -h --help --seed --out -- $2 "
-  CELL='' SEED=1 OUT=out/$RECIPE SCALE=paper UPDATES='' AGAINST='' SUBSET=test LENPEN='' MORE=()
+  CELL='' SEED=1 OUT=out/$RECIPE SCALE=paper UPDATES='' AGAINST='' SUBSET=test LENPEN='' MIN_LEN='' MORE=()
   shift 2
   while [ $# -gt 0 ]; do
     [[ $1 != -* || $allowed == *" $1 "* ]] || die "unknown option $1; options for fairseq itself go behind --"
@@ -34,6 +34,7 @@ cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, 
       --against) take AGAINST "$@" && shift 2 ;;
       --subset) take SUBSET "$@" && shift 2 ;;
       --lenpen) take LENPEN "$@" && shift 2 ;;
+      --min-len) take_number MIN_LEN "$@" && shift 2 ;;
       --) shift && MORE=("$@") && break ;;
       *) [ -z "$CELL" ] || die "one cell at a time: $CELL or $1" && CELL=$1 && shift ;;
     esac
@@ -49,7 +50,7 @@ cell_options() { # cell_options MODELS OPTIONS "$@": sets CELL, SEED, OUT, RUN, 
   [ -d "$OUT/binary" ] || die "$OUT has no data: run recipes/$RECIPE/prepare.sh --out $OUT first"
   RUN=$OUT/runs/$CELL/seed_$SEED
   RESULTS=$RUN # where outputs and scores go
-  [ "$SUBSET" = test ] || RESULTS=$RUN/valid_lenpen_${LENPEN:-1}
+  [ "$SUBSET" = test ] || RESULTS=$RUN/valid_lenpen_${LENPEN:-1}${MIN_LEN:+_min_len_$MIN_LEN}
 }
 
 lock_run() { # one process at a time works on a run; the lock lasts until this script and all that it started have ended
@@ -139,7 +140,7 @@ train_cell() { # train_cell ARCH SMOOTHING OPTION...: train, or go on with, the 
 evaluated() { # whether it has been done; stop with an error if there is no model, or it was done with other options
   [ -f "$RUN/trained" ] || die "$CELL, seed $SEED is not trained: run recipes/$RECIPE/train.sh $CELL --seed $SEED --out $OUT"
   [ -f "$RESULTS/scores.json" ] || lock_run
-  same_settings "$RESULTS/evaluation" "${LENPEN:+--lenpen $LENPEN }${MORE[*]}"
+  same_settings "$RESULTS/evaluation" "${LENPEN:+--lenpen $LENPEN }${MIN_LEN:+--min-len $MIN_LEN }${MORE[*]}"
   [ -f "$RESULTS/scores.json" ] && say "$CELL, seed $SEED: evaluated before: $(tr -d '\n' <"$RESULTS/scores.json")"
 }
 
@@ -147,7 +148,7 @@ beam_search() { # beam_search OPTION...: fairseq-generate over the subset, into 
   [[ " ${MORE[*]} " != *" --remove-bpe"* && " ${MORE[*]} " != *" --post-process"* ]] ||
     die "--remove-bpe: the recipe joins subwords itself"
   fairseq-generate "$OUT/binary" --user-dir "$USER_DIR" --path "$RUN/checkpoint_best.pt" --gen-subset "$SUBSET" \
-    "$@" --lenpen "${LENPEN:-1}" --no-progress-bar --results-path "$RESULTS" "${MORE[@]}" \
+    "$@" --lenpen "${LENPEN:-1}" --min-len "${MIN_LEN:-1}" --no-progress-bar --results-path "$RESULTS" "${MORE[@]}" \
     >"$RESULTS/generate.log" 2>&1 || fail_evaluation generate.log
 }
 

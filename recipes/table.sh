@@ -8,6 +8,7 @@
 #           --lr-grid a,b,c    try these rates with the first seed; each cell gets the one with the lowest validation loss
 #           --grid-updates N   length of the trainings with which rates are tried (that of a run)
 #           --lenpen-grid a,b  try these length penalties on the validation set; each cell gets the one with the best BLEU
+#           --min-len-grid a,b the same for the least number of pieces of an output; chosen before the length penalty
 #           --jobs 2           models trained side by side
 #           --scale small      the setting of docs/protocol.md, for a laptop      --updates N    length of the training
 #           -- OPTION...       for fairseq-train, the same for all cells

@@ -239,7 +239,8 @@ def recipe(tmp_path: Path) -> Path:
     )
     (folder / "evaluate.sh").write_text(
         'run=$3/runs/$1/seed_$5; echo "$@" >>"$3/evaluations"\n'
-        'if [ "$7" = valid ]; then run=$run/valid_lenpen_$9 score=$9; else cp "$3/text/test.tgt" "$run/test.hyp"; fi\n'
+        'if [ "$7" = valid ]; then run=$run/valid_lenpen_$9${11:+_min_len_${11}} score=${11}$9\n'
+        'else cp "$3/text/test.tgt" "$run/test.hyp"; fi\n'
         'mkdir -p "$run"; echo "{\\"bleu\\": ${score:-100}}" >"$run/scores.json"\n'
     )
     return folder
@@ -273,13 +274,14 @@ def test_rates_and_length_penalties_are_chosen_on_validation(
     out: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [recipe, "--out", out, "--seeds", "2,3", "--cells", "seq2seq-kerbs,seq2seq-softmax+x", "--jobs", "2"]
-    grid = ["--lr-grid", "3,9,2", "--lenpen-grid", "0.6,1.4,1"]
+    grid = ["--lr-grid", "3,9,2", "--lenpen-grid", "0.6,1.4,1", "--min-len-grid", "4,16,8"]
     assert swept(*arguments, *grid, "--", "--fp16") == 0
     shown = capsys.readouterr().out
     assert "4 models and 6 to choose rates, 0 done before" in shown
     assert "seq2seq-kerbs, rate 9: validation loss inf" in shown
     assert "seq2seq-kerbs: rate 2 (validation loss 2.0), at the edge of the grid" in shown
-    assert "seq2seq-kerbs: --lenpen 1.4 (BLEU 1.40 on validation), at the edge of the grid" in shown
+    assert "seq2seq-kerbs: --min-len 16 (BLEU 161.00 on validation), at the edge of the grid" in shown
+    assert "seq2seq-kerbs: --lenpen 1.4 (BLEU 161.40 on validation), at the edge of the grid" in shown
     runs = out / "runs"
     assert (runs / "seq2seq-kerbs" / "seed_2" / "training").read_text() == "2\n", "that of the trial"
     assert (runs / "seq2seq-softmax+x.lr3" / "seed_2" / "trained").exists()
@@ -287,7 +289,8 @@ def test_rates_and_length_penalties_are_chosen_on_validation(
     assert len(calls) == 6 + 2, "the first seed is not trained again with the rate that was chosen"
     assert sum(call.endswith("--seed 3 -- --fp16 --lr 2") for call in calls) == 2
     final = [call for call in (out / "evaluations").read_text().splitlines() if "valid" not in call]
-    assert [call.split()[-1] for call in final] == ["1.4"] * 4
+    assert [call.split()[-4:] for call in final] == [["--lenpen", "1.4", "--min-len", "16"]] * 4
+    assert len((out / "evaluations").read_text().splitlines()) == 4 + 2 * (3 + 3), "one option after the other"
     assert swept(*arguments, *grid, "--", "--fp16") == 0
     assert (out / "calls").read_text().splitlines() == calls, "started again, it has nothing to train"
     assert "0 to go" not in capsys.readouterr().out
@@ -355,6 +358,7 @@ def test_a_model_stands_for_all_its_cells() -> None:
         (["--jobs", "0"], "at least 1"),
         (["--lr-grid", "fast"], "--lr-grid fast: numbers with commas between them"),
         (["--lenpen-grid", "1,"], "--lenpen-grid 1,: numbers"),
+        (["--min-len-grid", "1.5"], "--min-len-grid 1.5: whole numbers from 1 on with commas between them"),
         (["--grid-updates", "9"], "--grid-updates goes with --lr-grid"),
         (["--lr-grid", "1", "--", "--lr", "2"], "--lr-grid and -- --lr cannot be combined"),
     ],

@@ -48,24 +48,26 @@ def test_translation_recipe(tmp_path: Path) -> None:
     assert "other settings" in refusal("mt_iwslt16/prepare.sh", *arguments[:-1], 95)
     shown = run(
         "table.sh", "mt_iwslt16", "--out", out, "--seeds", "1", "--scale", "small", "--updates", "3", "--jobs", "2",
-        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-moves", "--lenpen-grid", "0.5",
+        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-moves", "--lenpen-grid", "0.5", "--min-len-grid", "9",
         "--", *TINY_LSTM.split(),
     )  # fmt: skip
-    assert shown.count(" on validation)") == 3
+    assert shown.count(" on validation)") == 3 + 3
     assert re.search(r"\| `seq2seq-softmax` \| softmax \| 0\.\d\d M \| 25\.91 \| ", shown)
     assert re.search(r"\| `seq2seq-kerbs-nokernel` \| KerBS w/o kernel \| 0\.\d\d M \| 26\.79 \| ", shown)
     assert "recipes/mt_iwslt16/train.sh CELL --out out/out --seed SEED --scale small --updates 3 -- --enc" in shown
     ablation = out / "runs" / "seq2seq-kerbs-nokernel" / "seed_1"
     assert "--arch kerbs_lstm" in (ablation / "training").read_text()
     assert "--kerbs-kernel dot --criterion kerbs_cross_entropy --label-smooth" in (ablation / "training").read_text()
-    assert len((ablation / "valid_lenpen_0.5" / "valid.hyp").read_text().splitlines()) == 20
+    assert len((ablation / "valid_lenpen_0.5_min_len_9" / "valid.hyp").read_text().splitlines()) == 20
     scores = json.loads((ablation / "scores.json").read_text())
     assert "tok:13a" in scores["signature"]
     assert "tok:none" in scores["signature_of_moses_tokens"]
     assert len((ablation / "test.hyp").read_text().splitlines()) == 20
+    assert "'lenpen': 0.5, 'unkpen'" in (ablation / "generate.log").read_text()
+    assert "'min_len': 9" in (ablation / "generate.log").read_text()
     model = ("seq2seq-kerbs-nokernel", "--out", out)
-    assert "was made with other options (--lenpen 0.5 )" in refusal("mt_iwslt16/evaluate.sh", *model)
-    shown = run("mt_iwslt16/evaluate.sh", *model, "--lenpen", "0.5", "--against", "seq2seq-softmax")
+    assert "was made with other options (--lenpen 0.5 --min-len 9 )" in refusal("mt_iwslt16/evaluate.sh", *model)
+    shown = run("mt_iwslt16/evaluate.sh", *model, "--lenpen", "0.5", "--min-len", 9, "--against", "seq2seq-softmax")
     assert "evaluated before" in shown
     assert "seq2seq-kerbs-nokernel against seq2seq-softmax: " in shown
 
@@ -134,6 +136,9 @@ def test_unknown_cells_and_missing_data(tmp_path: Path) -> None:
     )
     assert "--lenpen -1: a number" in refusal(
         "mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path, "--lenpen", "-1"
+    )
+    assert "--min-len 1.5: a whole number" in refusal(
+        "mt_iwslt16/evaluate.sh", "seq2seq-kerbs", "--out", tmp_path, "--min-len", "1.5"
     )
     assert "unknown option --lenpen" in refusal("lm_1b/evaluate.sh", "gru-kerbs", "--out", tmp_path, "--lenpen", "1")
     assert "paper or small" in refusal("mt_iwslt16/train.sh", "seq2seq-kerbs", "--out", tmp_path, "--scale", "huge")

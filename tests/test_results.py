@@ -149,7 +149,7 @@ def evaluated(out: Path) -> Path:
             folder = evaluated_run(out, cell, seed, output)
             rate = "0.01" if "kerbs" in cell else "0.003"
             (folder / "training").write_text(f"--arch lstm --lr 1e-3 --seed {seed} --max-update 9 --lr {rate}\n")
-            (folder / "evaluation").write_text("--lenpen 1.4 \n")
+            (folder / "evaluation").write_text("--lenpen 1.4 --min-len 8 \n")
             (folder / "command").write_text(
                 f"recipes/dialog_dailydialog/train.sh {cell} --out OUT --seed {seed} --scale small -- --lr {rate}\n"
             )
@@ -171,12 +171,12 @@ def test_collected_results_have_all_that_the_tables_need(evaluated: Path, tmp_pa
     assert results["data"] == "dailydialog raw 4000"
     assert results["commits"] == ["0123abc"]
     kerbs = results["cells"]["seq2seq-kerbs"]
-    assert (kerbs["rate"], kerbs["lenpen"]) == ("0.01", "1.4")
+    assert (kerbs["rate"], kerbs["lenpen"], kerbs["min_len"]) == ("0.01", "1.4", "8")
     assert kerbs["train"] == (
         "recipes/dialog_dailydialog/train.sh seq2seq-kerbs --out out/dialog --seed SEED --scale small -- --lr 0.01"
     )
     assert kerbs["evaluate"] == (
-        "recipes/dialog_dailydialog/evaluate.sh seq2seq-kerbs --out out/dialog --seed SEED --lenpen 1.4"
+        "recipes/dialog_dailydialog/evaluate.sh seq2seq-kerbs --out out/dialog --seed SEED --lenpen 1.4 --min-len 8"
     )
     assert kerbs["fairseq"] == "--arch lstm --lr 1e-3 --seed SEED --max-update 9 --lr 0.01"
     compared = kerbs["against_softmax"]
@@ -224,7 +224,7 @@ def test_kept_runs_are_restored_elsewhere(evaluated: Path, tmp_path: Path, capsy
         (trial / "train.log").write_text(f'x | valid | {{"valid_loss": "{bits}", "valid_num_updates": "5"}}\n')
     unfinished = evaluated / "runs" / "seq2seq-mos" / "seed_4"
     unfinished.mkdir()
-    lenpen = evaluated / "runs" / "seq2seq-kerbs" / "seed_1" / "valid_lenpen_1.4"
+    lenpen = evaluated / "runs" / "seq2seq-kerbs" / "seed_1" / "valid_lenpen_1.4_min_len_8"
     lenpen.mkdir()
     (lenpen / "scores.json").write_text('{"bleu": 3.0}')
     to = tmp_path / "results"
@@ -292,13 +292,13 @@ def test_the_tables_of_results(evaluated: Path) -> None:
     each = ", ".join(f"{one['p']:.3f}" for one in kerbs["seeds"].values())
     assert rows["seq2seq-kerbs"][9:11] == [each, f"{kerbs['t_test']['p']:.3f}"]
     assert rows["seq2seq-kerbs"][11:13] == ["1.00×", "1.00×"]
-    assert rows["seq2seq-kerbs"][13:] == ["0.01", "1.4 |"]
+    assert rows["seq2seq-kerbs"][13:] == ["0.01", "1.4", "8 |"]
     precision = ["1.000 ± 0.000 (3)", "33.33 ± 0.00 (3)"]  # of length and of words
     variety = [*precision, *(f"{value:.3f} ± 0.000 (3)" for value in (5 / 90, 4 / 60, 1 / 3))]
     assert f"| `seq2seq-mos` | {' | '.join(variety)} |" in text
     assert text.count("recipes/") == 2, "one command for all cells to train, one to evaluate"
     assert commands(results)[0].endswith("train.sh CELL --out out/dialog --seed SEED --scale small -- --lr RATE")
-    assert commands(results)[1].endswith("--lenpen LENPEN")
+    assert commands(results)[1].endswith("--lenpen LENPEN --min-len MIN_LEN")
 
 
 def test_speed_is_that_of_runs_on_an_idle_machine(evaluated: Path) -> None:

@@ -1,4 +1,4 @@
-"""Grid searches of each cell: learning rates by validation loss, length penalties by BLEU on the validation set."""
+"""Grid searches of each cell: learning rates by validation loss, options of the beam search by BLEU on validation."""
 
 import math
 import re
@@ -14,15 +14,17 @@ from kerbs_fairseq.runs.outputs import SCORES
 
 DIVERGED = "diverged"  # an empty file beside the log of a run that diverged
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
+WHOLE = re.compile(r"[1-9]\d{0,8}")
 
 
-def values_of(text: Optional[str], option: str) -> list[str]:
+def values_of(text: Optional[str], option: str, whole: bool = False) -> list[str]:
     """Return the distinct values of a list such as 0.001,0.002,0.004, as text; [] if the option was not given."""
     if text is None:
         return []
     values = list(dict.fromkeys(text.split(",")))
-    if not all(NUMBER.fullmatch(value) for value in values):
-        raise UserError(f"{option} {text}: numbers with commas between them")
+    form, kind = (WHOLE, "whole numbers from 1 on") if whole else (NUMBER, "numbers")
+    if not all(form.fullmatch(value) for value in values):
+        raise UserError(f"{option} {text}: {kind} with commas between them")
     return values
 
 
@@ -61,21 +63,22 @@ def best_rate(folders: dict[str, Path]) -> tuple[str, float]:
     return best, losses[best]
 
 
-def lenpen_folder(run: Path, lenpen: str) -> Path:
-    """Return the folder of the outputs and scores of evaluate.sh --subset valid --lenpen."""
-    return run / f"valid_lenpen_{lenpen}"
+def search_folder(run: Path, options: dict[str, str]) -> Path:
+    """Return the folder of the outputs and scores of evaluate.sh --subset valid with these options of the search."""
+    min_len = options.get("--min-len")
+    return run / f"valid_lenpen_{options.get('--lenpen', '1')}{f'_min_len_{min_len}' if min_len else ''}"
 
 
-def best_lenpen(run: Path, lenpens: Sequence[str]) -> tuple[str, float]:
-    """Return the (length penalty, BLEU) with the highest BLEU on the validation set. Ties go to the first."""
+def best_by_bleu(folders: dict[str, Path]) -> tuple[str, float]:
+    """Return the (value, BLEU) with the highest BLEU on validation; ``folders`` are by value. Ties go to the first."""
     scores = {}
-    for lenpen in lenpens:
-        path = lenpen_folder(run, lenpen) / SCORES
+    for value, folder in folders.items():
+        path = folder / SCORES
         try:
-            scores[lenpen] = float(read_json(path)["bleu"])
+            scores[value] = float(read_json(path)["bleu"])
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{path} is broken: remove it, and evaluate again") from None
-    best = max(scores, key=lambda lenpen: scores[lenpen])
+    best = max(scores, key=lambda value: scores[value])
     return best, scores[best]
 
 

@@ -22,6 +22,7 @@ from kerbs_fairseq.runs.files import cannot_write, read_json, read_text, write
 DIGITS = 6  # significant digits that are kept
 SPEEDS = ("seconds_per_update", "tokens_per_second")
 TIMED = "+time"  # suffix of short runs on an idle machine, for speed alone; they have no row
+SEARCH = {"lenpen": "--lenpen", "min_len": "--min-len"}  # options of evaluate.sh that are tuned
 NOT_SCORES = ("versions", "signature", "signature_of_moses_tokens", "order")
 
 
@@ -92,13 +93,13 @@ def commands_of(runs: Sequence[Run], name: str, task: str) -> dict[str, Any]:
         command = text_of(run.folder / "command") or ""
         options = training.split()
         rate = next((value for option, value in zip(options[-2::-1], options[::-1]) if option == "--lr"), None)
-        lenpen = re.search(r"--lenpen (\S+)", evaluation)
+        search = {key: re.search(rf"{option} (\S+)", evaluation) for key, option in SEARCH.items()}
         one = {
             "train": re.sub(r"--seed \d+", "--seed SEED", command.replace("--out OUT", f"--out out/{name}")),
             "evaluate": f"recipes/{task}/evaluate.sh {run.cell} --out out/{name} --seed SEED {evaluation}".strip(),
             "fairseq": re.sub(r"(--seed|--kerbs-seed) \d+", r"\1 SEED", training),
             "rate": rate,
-            "lenpen": lenpen[1] if lenpen else None,
+            **{key: found[1] for key, found in search.items() if found},
         }
         commands.append({key: value for key, value in one.items() if value})
     if any(one != commands[0] for one in commands):
@@ -168,7 +169,7 @@ def are_results(results: Any) -> bool:
         for cell in results["cells"].values():
             for scores in [*cell["seeds"].values(), *cell.get("timed", {}).values()]:
                 fine = fine and all(isinstance(value, (int, float)) for value in scores.values())
-            fine = fine and all(isinstance(cell.get(key, ""), str) for key in ("train", "evaluate", "rate", "lenpen"))
+            fine = fine and all(isinstance(cell.get(key, ""), str) for key in ("train", "evaluate", "rate", *SEARCH))
             against = cell.get("against_softmax")
             if against:
                 compared = [against["all"], *against["seeds"].values()]

@@ -1,8 +1,8 @@
 """kerbs-table: train and evaluate all cells of a recipe, or continue an interrupted table, and update the table.
 
 With --lr-grid every cell is trained with each rate and the first seed, for --grid-updates updates or to the end, and
-the rate with the lowest validation loss is used for all seeds; with --lenpen-grid the length penalty is chosen by BLEU
-of the first seed on the validation set.
+the rate with the lowest validation loss is used for all seeds. With --min-len-grid and --lenpen-grid the least length
+of an output and then the length penalty are chosen by BLEU of the first seed on the validation set.
 A cell that fails is reported, and the others continue. Progress and the time left are shown after every model.
 """
 
@@ -61,9 +61,9 @@ class Sweep:
     more: Sequence[str]  # for fairseq-train
     rates: Sequence[str] = ()
     trial: Sequence[str] = ()  # --updates for train.sh when a rate is tried; empty: as in a run
-    lenpens: Sequence[str] = ()
+    searches: dict[str, Sequence[str]] = field(default_factory=dict)  # values to try, by option of evaluate.sh
     rate: dict[str, str] = field(default_factory=dict)  # by cell, once it is chosen
-    lenpen: dict[str, str] = field(default_factory=dict)
+    search: dict[str, dict[str, str]] = field(default_factory=dict)  # the options that were chosen, by cell
     seconds: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     left: int = 0
@@ -85,7 +85,7 @@ class Sweep:
         if self.rates:
             self.choose_rates()
             wanted = [(cell, seed) for cell, seed in wanted if cell in self.rate]
-        first = len(self.cells) if self.lenpens else 0  # the first seed goes first: it chooses the length penalty
+        first = len(self.cells) if self.searches else 0  # the first seed goes first: it chooses the options of the search
         for part in (wanted[:first], wanted[first:]):
             self.side_by_side([partial(self.one, *one) for one in part])
         self.write()
@@ -163,23 +163,34 @@ class Sweep:
         return self.call("train.sh", cell, seed, name, options)
 
     def evaluate(self, cell: str, seed: int, name: str) -> str:
-        """Call evaluate.sh, and choose the length penalty by the first seed; return the problem, or an empty text."""
-        if self.lenpens and seed == self.seeds[0]:
-            for lenpen in self.lenpens:
-                options = ["--subset", "valid", "--lenpen", lenpen]
-                problem = self.call("evaluate.sh", cell, seed, name, options)
+        """Call evaluate.sh, with options that the first seed chooses; return the problem, or an empty text."""
+        if self.searches and seed == self.seeds[0]:
+            problem = self.choose_search(cell, seed, name)
+            if problem:
+                return problem
+        if self.searches and cell not in self.search:
+            return f"    nothing has been chosen for the beam search: seed {self.seeds[0]} failed"
+        return self.call("evaluate.sh", cell, seed, name, words_of(self.search.get(cell, {})))
+
+    def choose_search(self, cell: str, seed: int, name: str) -> str:
+        """Choose the options of the beam search, one after the other; return the problem, or an empty text."""
+        chosen: dict[str, str] = {}
+        for option, values in self.searches.items():
+            folders = {}
+            for value in values:
+                tried = {"--lenpen": "1", **chosen, option: value}
+                problem = self.call("evaluate.sh", cell, seed, name, ["--subset", "valid", *words_of(tried)])
                 if problem:
                     return problem
+                folders[value] = grids.search_folder(self.folder(cell, seed), tried)
             try:
-                best, bleu = grids.best_lenpen(self.folder(cell, seed), self.lenpens)
+                chosen[option], bleu = grids.best_by_bleu(folders)
             except UserError as broken:
                 return f"    {broken}"
-            self.lenpen[cell] = best
-            say(f"{cell}: --lenpen {best} (BLEU {bleu:.2f} on validation){grids.at_the_edge(best, self.lenpens)}")
-        if self.lenpens and cell not in self.lenpen:
-            return f"    no length penalty has been chosen: seed {self.seeds[0]} failed"
-        options = ["--lenpen", self.lenpen[cell]] if self.lenpens else []
-        return self.call("evaluate.sh", cell, seed, name, options)
+            edge = grids.at_the_edge(chosen[option], values)
+            say(f"{cell}: {option} {chosen[option]} (BLEU {bleu:.2f} on validation){edge}")
+        self.search[cell] = chosen
+        return ""
 
     def report(self, name: str, problem: str, done_before: bool, began: float, result: Callable[[], str]) -> None:
         """Print how a task ended, and the estimated time of the others."""
@@ -232,6 +243,11 @@ class Sweep:
             files.write(self.out / "table.md", text)
 
 
+def words_of(options: dict[str, str]) -> list[str]:
+    """Return options and their values as words of a command."""
+    return [word for option in sorted(options) for word in (option, options[option])]
+
+
 def cells_of(text: Optional[str], task: Task) -> list[str]:
     """Return the cells asked for, or the paper's; a model stands for all its cells; UserError for unknown names."""
     if text is None:
@@ -279,6 +295,7 @@ def arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--lr-grid", help="rates to try with the first seed, such as 0.001,0.002,0.004")
     parser.add_argument("--grid-updates", help="length of the trainings with which rates are tried (that of a run)")
     parser.add_argument("--lenpen-grid", help="length penalties to try on the validation set, such as 0.6,1,1.4")
+    parser.add_argument("--min-len-grid", help="the same for the least number of pieces of an output, such as 1,8,16")
     parser.add_argument("--jobs", type=int, default=1, help="models trained side by side (1)")
     parser.add_argument("--scale", help="paper or small, for train.sh")
     parser.add_argument("--updates", help="length of the training, for train.sh")
@@ -301,16 +318,19 @@ def sweep_of(args: argparse.Namespace) -> Sweep:
         part for name in ("scale", "updates") if getattr(args, name) for part in (f"--{name}", getattr(args, name))
     ]
     task = TASKS[args.recipe.name]
-    rates, lenpens = grids.values_of(args.lr_grid, "--lr-grid"), grids.values_of(args.lenpen_grid, "--lenpen-grid")
-    if lenpens and isinstance(task.scorer, Perplexity):
-        raise UserError("--lenpen-grid: a language model is not searched with beams")
+    rates = grids.values_of(args.lr_grid, "--lr-grid")
+    min_lens = grids.values_of(args.min_len_grid, "--min-len-grid", whole=True)
+    lenpens = grids.values_of(args.lenpen_grid, "--lenpen-grid")
+    searches = {option: tried for option, tried in (("--min-len", min_lens), ("--lenpen", lenpens)) if tried}
+    if searches and isinstance(task.scorer, Perplexity):
+        raise UserError(f"{next(iter(searches))}-grid: a language model is not searched with beams")
     if rates and "--lr" in args.more:
         raise UserError("--lr-grid and -- --lr cannot be combined")
     if args.grid_updates and not rates:
         raise UserError("--grid-updates goes with --lr-grid")
     trial = ["--updates", args.grid_updates] if args.grid_updates else []
     seeds, cells = seeds_of(args.seeds), cells_of(args.cells, task)
-    return Sweep(args.recipe, args.out, cells, seeds, args.jobs, scale, args.more, rates, trial, lenpens)
+    return Sweep(args.recipe, args.out, cells, seeds, args.jobs, scale, args.more, rates, trial, searches)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

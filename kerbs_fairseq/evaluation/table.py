@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kerbs_fairseq.evaluation.paper import TASKS, Task, baseline_of, name_of
-from kerbs_fairseq.evaluation.results import SPEEDS, gather, measure_of
+from kerbs_fairseq.evaluation.results import SEARCH, SPEEDS, gather, measure_of
 from kerbs_fairseq.evaluation.scores import Perplexity
 
 Cell = dict[str, Any]
@@ -98,7 +98,8 @@ def main_table(results: dict[str, Any], failed: Sequence[str] = ()) -> list[str]
     measures["valid_ppl"] = "validation ppl per token"
     columns = ["cell", "output layer", "parameters", f"paper: {task.corpus}", *measures.values()]
     columns += ["difference from softmax [95 %]", "p", "p of each seed", "p of t-test", "time per update"]
-    columns += ["scoring speed" if perplexity else "decoding speed", "rate", *([] if perplexity else ["lenpen"])]
+    searched = [key for key in SEARCH if any(cell.get(key) for cell in cells.values())]
+    columns += ["scoring speed" if perplexity else "decoding speed", "rate", *searched]
     lines = [row(columns), row(["---"] * len(columns))]
     for name in task.in_order([*cells, *fell]):
         cell, baseline = cells.get(name, {"seeds": {}}), cells.get(baseline_of(name))
@@ -107,7 +108,7 @@ def main_table(results: dict[str, Any], failed: Sequence[str] = ()) -> list[str]
         if fell[name]:
             ours[0] = f"{ours[0]}, {fell[name]} failed".removeprefix(", ")
         speed = [ratio(cell, baseline, key) for key in SPEEDS]
-        settings = [cell.get("rate") or "", *([] if perplexity else [cell.get("lenpen") or ""])]
+        settings = [cell.get(key) or "" for key in ("rate", *searched)]
         of_cell = [f"`{name}`", name_of(name)[1], size_of(cell), paper]
         lines.append(row([*of_cell, *ours, *judged(cell), *speed, *settings]))
     return lines
@@ -141,15 +142,16 @@ def notes(results: dict[str, Any]) -> list[str]:
 
 
 def commands(results: dict[str, Any]) -> list[str]:
-    """Return the distinct commands of all cells, with CELL, RATE and LENPEN for the values in the table."""
+    """Return the distinct commands of all cells, with CELL, RATE, LENPEN and MIN_LEN for the values in the table."""
     texts = []
     for step in ("train", "evaluate"):
         for name, cell in results["cells"].items():
             text = cell.get(step, "").replace(f" {name} ", " CELL ")
             if cell.get("rate"):
                 text = text.replace(f"--lr {cell['rate']}", "--lr RATE")
-            if cell.get("lenpen"):
-                text = text.replace(f"--lenpen {cell['lenpen']}", "--lenpen LENPEN")
+            for key, option in SEARCH.items():
+                if cell.get(key):
+                    text = text.replace(f"{option} {cell[key]}", f"{option} {key.upper()}")
             texts.append(text)
     return [text for text in dict.fromkeys(texts) if text]
 

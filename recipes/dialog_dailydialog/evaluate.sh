@@ -4,7 +4,8 @@
 # Needs:    a model that train.sh has finished
 # Start:    recipes/dialog_dailydialog/evaluate.sh CELL [--seed 1] [--out out/dialog_dailydialog]
 # Options:  --lenpen 1         exponent of the length that scores are divided by
-#           --subset test      valid: the validation set, to choose --lenpen; into valid_lenpen_1/, beside the test set's
+#           --min-len 1        least number of pieces of an output
+#           --subset test      valid: the validation set, to choose these; into valid_lenpen_1/, beside the test set's
 #           --against CELL     also say whether the difference from that cell is one (paired bootstrap), and show
 #                              answers side by side
 #           -- OPTION...       for fairseq-generate: -- --fp16
@@ -15,7 +16,7 @@ source "$(dirname "$0")/../common.sh"
 # shellcheck source=recipes/cells.sh
 source "$(dirname "$0")/../cells.sh"
 
-cell_options 'seq2seq transformer' '--against --subset --lenpen' "$@"
+cell_options 'seq2seq transformer' '--against --subset --lenpen --min-len' "$@"
 need fairseq-generate kerbs-evaluate
 if ! evaluated; then
   beam_search --beam 5 --batch-size 128
