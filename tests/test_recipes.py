@@ -48,8 +48,8 @@ def test_translation_recipe(tmp_path: Path) -> None:
     assert "other settings" in refusal("mt_iwslt16/prepare.sh", *arguments[:-1], 95)
     shown = run(
         "table.sh", "mt_iwslt16", "--out", out, "--seeds", "1", "--scale", "small", "--updates", "3", "--jobs", "2",
-        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-moves", "--lenpen-grid", "0.5", "--min-len-grid", "9",
-        "--", *TINY_LSTM.split(),
+        "--cells", "seq2seq-softmax,seq2seq-kerbs-nokernel,seq2seq-kerbs-moves", "--lenpen-grid", "0.5",
+        "--min-len-grid", "9", "--", *TINY_LSTM.split(),
     )  # fmt: skip
     assert shown.count(" on validation)") == 3 + 3
     assert re.search(r"\| `seq2seq-softmax` \| softmax \| 0\.\d\d M \| 25\.91 \| ", shown)

@@ -85,7 +85,7 @@ class Sweep:
         if self.rates:
             self.choose_rates()
             wanted = [(cell, seed) for cell, seed in wanted if cell in self.rate]
-        first = len(self.cells) if self.searches else 0  # the first seed goes first: it chooses the options of the search
+        first = len(self.cells) if self.searches else 0  # the first seed goes first: it chooses how to search
         for part in (wanted[:first], wanted[first:]):
             self.side_by_side([partial(self.one, *one) for one in part])
         self.write()
