@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,7 +61,7 @@ class Sweep:
     more: Sequence[str]  # for fairseq-train
     rates: Sequence[str] = ()
     trial: Sequence[str] = ()  # --updates for train.sh when a rate is tried; empty: as in a run
-    searches: dict[str, Sequence[str]] = field(default_factory=dict)  # values to try, by option of evaluate.sh
+    searches: Mapping[str, Sequence[str]] = field(default_factory=dict)  # values to try, by option of evaluate.sh
     rate: dict[str, str] = field(default_factory=dict)  # by cell, once it is chosen
     search: dict[str, dict[str, str]] = field(default_factory=dict)  # the options that were chosen, by cell
     seconds: list[float] = field(default_factory=list)
